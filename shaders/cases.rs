@@ -28,6 +28,8 @@ pub struct Case {
 pub struct CaseCache {
     /// The shapes of its layers.
     pub shapes: Vec<KvShape>,
+    /// The shapes of the index keys of the same layers; empty if none has any.
+    pub indexes: Vec<KvShape>,
     /// How it stores values.
     pub kv_type: KvType,
     /// The number of blocks of every layer.
@@ -138,13 +140,14 @@ impl CaseCache {
     /// A cache of keys and values.
     #[must_use]
     pub fn of_kv(shapes: Vec<KvShape>, kv_type: KvType, blocks: usize) -> Self {
-        CaseCache { shapes, kv_type, blocks, state_lens: Vec::new(), slots: 0 }
+        CaseCache { shapes, indexes: Vec::new(), kv_type, blocks, state_lens: Vec::new(), slots: 0 }
     }
 
     /// What each layer stores.
     #[must_use]
     pub fn layers(&self) -> Vec<LayerState> {
-        let of_kv = self.shapes.iter().map(|shape| LayerState::of_kv(*shape));
+        let indexes = self.indexes.iter().copied().chain(std::iter::repeat(KvShape::NONE));
+        let of_kv = self.shapes.iter().zip(indexes).map(|(kv, index)| LayerState { index, ..LayerState::of_kv(*kv) });
         of_kv.chain(self.state_lens.iter().map(|len| LayerState::recurrent(*len))).collect()
     }
 

@@ -15,6 +15,7 @@ use std::iter::Sum;
 use std::ops::{Add, AddAssign};
 
 use crate::cpu::Kernel;
+use crate::kv::PositionBytes;
 use crate::op::Batch;
 
 /// The least work of an op, or of a whole step.
@@ -76,8 +77,8 @@ pub struct CostArgs<'a> {
     pub kernel: Kernel,
     /// The rows of the step.
     pub batch: Batch<'a>,
-    /// The bytes of one position's key and value in the cache, for each layer.
-    pub kv_position_bytes: &'a [u64],
+    /// The bytes of one position in the KV cache, for each layer.
+    pub kv_position_bytes: &'a [PositionBytes],
     /// The number of rows of the inputs.
     pub rows: usize,
     /// The number of rows of the outputs.
@@ -200,6 +201,7 @@ mod tests {
             softcap: None,
             sinks: None,
             slopes: None,
+            most_selected: None,
         };
         // The key and value of a position: 2 heads of 8 values each, stored as whole vectors of 16.
         let per_head = [(KvType::F16, 16 * 2), (KvType::F32, 16 * 4), (KvType::Q8_0, 16 + 2)];

@@ -8,6 +8,7 @@ use crate::per_kernel;
 
 pub use crate::activate::{Activate, Pointwise};
 pub use crate::add::Add;
+pub use crate::clamp::Clamp;
 pub use crate::gate_rows::GateRows;
 pub use crate::scale::Scale;
 pub use crate::scale_by_position::ScaleByPosition;

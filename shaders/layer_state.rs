@@ -2,19 +2,21 @@
 
 use crate::kv::{KvShape, KvType};
 
-/// What a layer stores of a sequence: keys and values of each position, recurrent state of the newest one, or both.
+/// What a layer stores of a sequence: keys and values of each position, index keys of each position, recurrent state of the
+/// newest one, or several of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayerState {
     /// The keys and values; without heads if there are none.
     pub kv: KvShape,
+    /// The keys by which the layer selects the positions to which it attends; without heads if it does not.
+    pub index: KvShape,
     /// Number of float32 values of the recurrent state; 0 if there is none.
     pub recurrent_len: usize,
 }
 
 impl LayerState {
     /// A layer that stores nothing.
-    pub const NONE: LayerState =
-        LayerState { kv: KvShape { n_kv_heads: 0, key_dim: 0, value_dim: 0, values_in_keys: false }, recurrent_len: 0 };
+    pub const NONE: LayerState = LayerState { kv: KvShape::NONE, index: KvShape::NONE, recurrent_len: 0 };
 
     /// A layer that stores keys and values only.
     #[must_use]
@@ -28,10 +30,16 @@ impl LayerState {
         LayerState { recurrent_len, ..LayerState::NONE }
     }
 
-    /// Bytes of one block of keys and values.
+    /// The shapes of what is stored of each position: keys and values, and index keys.
+    #[must_use]
+    pub fn shapes(&self) -> [KvShape; 2] {
+        [self.kv, self.index]
+    }
+
+    /// Bytes of one block of keys and values, and of index keys.
     #[must_use]
     pub fn block_bytes(&self, kv_type: KvType) -> u64 {
-        self.kv.block_bytes(kv_type)
+        self.shapes().iter().map(|shape| shape.block_bytes(kv_type)).sum()
     }
 
     /// Bytes of the recurrent state of one sequence.

@@ -32,9 +32,11 @@ mod tests {
     const LARGE: [&str; 4] = ["attention", "experts", "fusion", "matmul"];
 
     fn cache_of(case: &Case) -> KvCache {
-        case.cache
-            .as_ref()
-            .map_or_else(KvCache::empty, |cache| KvCache::new(cache.shapes.clone(), cache.blocks, cache.kv_type))
+        let of = |cache: &CaseCache| {
+            let shapes = cache.layers().into_iter().map(|layer| layer.shapes());
+            KvCache::with_index_keys(shapes, cache.blocks, cache.kv_type)
+        };
+        case.cache.as_ref().map_or_else(KvCache::empty, of)
     }
 
     fn states_of(case: &Case) -> StateCache {

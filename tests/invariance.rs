@@ -87,6 +87,12 @@ async fn requests_with_windows_and_soft_caps_give_the_same_bits_alone_and_in_a_b
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn requests_that_attend_to_selected_positions_give_the_same_bits_alone_and_in_a_batch() {
+    check("deepseek32.gguf", ComputeDevice::Cpu, 0.8).await;
+    check("glm-dsa.gguf", ComputeDevice::Cpu, 0.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn requests_with_recurrent_state_give_the_same_bits_alone_and_in_a_batch() {
     check("qwen35moe.gguf", ComputeDevice::Cpu, 0.7).await;
     check("qwen3next.gguf", ComputeDevice::Cpu, 0.0).await;
@@ -99,5 +105,6 @@ async fn deterministic_requests_on_vulkan_give_the_same_bits_alone_and_in_a_batc
     if has_device() {
         check("llama-q4_0.gguf", ComputeDevice::Vulkan(0), 0.8).await;
         check("qwen35.gguf", ComputeDevice::Vulkan(0), 0.8).await;
+        check("glm-dsa.gguf", ComputeDevice::Vulkan(0), 0.8).await;
     }
 }

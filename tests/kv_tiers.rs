@@ -128,7 +128,10 @@ async fn blocks_from_host_memory_give_the_same_bits_with_every_type_and_chunk() 
     for (kv_type, chunk) in [(KvType::F16, 7), (KvType::F32, 512), (KvType::Q8_0, 1)] {
         check_host(Case::cpu(kv_type, chunk)).await;
     }
-    check_host(Case { model: "gemma2.gguf", ..Case::cpu(KvType::F16, 512) }).await;
+    // Layers with windows, and layers with index keys.
+    for model in ["gemma2.gguf", "glm-dsa.gguf"] {
+        check_host(Case { model, ..Case::cpu(KvType::F16, 512) }).await;
+    }
 }
 
 /// The bits of the logits of one more token after `length` tokens in these blocks.

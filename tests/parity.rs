@@ -114,12 +114,33 @@ fn value_heads_in_the_order_of_the_other_family_are_far_from_transformers() {
             renamed[start..start + own.len()].copy_from_slice(other);
         }
     }
+    assert_far(&renamed, &expected.prompts[1]);
+}
+
+/// Selection matters in the prompts of its checkpoints: without it they are far from transformers.
+#[test]
+fn attention_to_all_positions_instead_of_selected_ones_is_far_from_transformers() {
+    for architecture in ["deepseek32", "glm-dsa"] {
+        let checkpoints = Expected::all();
+        let expected = checkpoints.iter().find(|expected| expected.model == format!("{architecture}.gguf")).unwrap();
+        let mut bytes = std::fs::read(expected.path()).unwrap();
+        let key = format!("{architecture}.attention.indexer.top_k");
+        // The key, the type of its value, the value.
+        let value = bytes.windows(key.len()).position(|part| part == key.as_bytes()).unwrap() + key.len() + 4;
+        assert_eq!(bytes[value..value + 4], 16_u32.to_le_bytes());
+        bytes[value..value + 4].copy_from_slice(&512_u32.to_le_bytes());
+        expected.prompts[1..].iter().for_each(|prompt| assert_far(&bytes, prompt));
+    }
+}
+
+/// Asserts that a file with these bytes is far from the expected values of a prompt.
+#[track_caller]
+fn assert_far(bytes: &[u8], prompt: &Prompt) {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("renamed.gguf");
-    std::fs::write(&path, renamed).unwrap();
-    let setup = setup(Kernel::detect(), KvType::F32);
+    let path = folder.path().join("changed.gguf");
+    std::fs::write(&path, bytes).unwrap();
     let mut distance = Distance::default();
-    distance.add(&mut load(&path, setup), &expected.prompts[1], f64::INFINITY);
+    distance.add(&mut load(&path, setup(Kernel::detect(), KvType::F32)), prompt, f64::INFINITY);
     assert!(distance.prompt_means[0] > 10.0 * FLOAT_GATE, "{:?}", distance.prompt_means);
 }
 
@@ -249,6 +270,8 @@ fn logits_have_the_same_bits_in_any_chunks_and_any_batch() {
         "qwen3-q8_0.gguf",
         "gpt-oss-mxfp4.gguf",
         "deepseek3-q4_0.gguf",
+        "deepseek32.gguf",
+        "glm-dsa.gguf",
         "llama4.gguf",
         "gemma4.gguf",
         "phi3.gguf",

@@ -107,6 +107,12 @@ fn every_checkpoint_agrees_with_transformers() {
     agree_with_transformers(checkpoints(), KvType::F32);
 }
 
+#[test]
+fn attention_to_selected_positions_agrees_with_transformers() {
+    let selects = |expected: &Expected| ["deepseek32.gguf", "glm-dsa.gguf"].contains(&expected.model.as_str());
+    agree_with_transformers(checkpoints().into_iter().filter(selects).collect(), KvType::F32);
+}
+
 fn agree_with_transformers(checkpoints: Vec<Expected>, kv_type: KvType) {
     if !has_device() {
         return;
@@ -273,7 +279,14 @@ fn deterministic_logits_have_the_same_bits_in_any_chunks_and_any_batch() {
     if !has_device() {
         return;
     }
-    for name in ["llama-q4_k.gguf", "gemma2-q5_1.gguf", "qwen3-q8_0.gguf", "qwen3moe-q4_k.gguf", "qwen35moe.gguf"] {
+    for name in [
+        "llama-q4_k.gguf",
+        "gemma2-q5_1.gguf",
+        "qwen3-q8_0.gguf",
+        "qwen3moe-q4_k.gguf",
+        "qwen35moe.gguf",
+        "glm-dsa.gguf",
+    ] {
         let setup = Setup { deterministic: true, ..setup(KvType::F16) };
         let mut runner = load(&folder().join(name), setup);
         let tokens: Vec<TokenId> = (0..280).map(|index| (index * 53 + 7) % 500).collect();

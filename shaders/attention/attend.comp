@@ -1,7 +1,7 @@
 #version 460
 // Attention of one row to its sequence, for query heads that share a KV head: one workgroup for each row, KV head and
 // tile of query heads, and with SPLIT also for each piece of the context. `attend_tile.comp` is for many rows of one
-// sequence.
+// sequence. With SELECTED, `position` is the index of a selected position.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -13,6 +13,7 @@
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
 layout(constant_id = 1) const uint HEADS = 1;        // of a tile
 layout(constant_id = 2) const bool SPLIT = false;
+layout(constant_id = 6) const bool SELECTED = false; // a row sees only selected positions
 
 #include <attention/attend.glsl>
 
@@ -52,7 +53,13 @@ void reduce_lanes(bool for_largest) {
     }
 }
 
-void score(uint position, uint slot_of_piece) {
+// The position in the sequence.
+uint position_of(uint position) {
+    return SELECTED ? uint(Floats(selected).at[row * most_selected + position]) : position;
+}
+
+void score(uint index, uint slot_of_piece) {
+    uint position = position_of(index);
     uint64_t record = record_of(keys, KEY_STRIDE, step, table_start, position, n_kv_heads, kv_head);
     vec4 sums[HEADS];
     [[unroll]] for (uint h = 0; h < HEADS; h++) sums[h] = vec4(0.0);
@@ -101,6 +108,15 @@ void weigh(uint start, uint first, uint end, out Softmax piece[HEADS]) {
 // The weighted sum of four dimensions of the values of a piece.
 vec4 gather(uint start, uint first, uint end, uint head, uint quad) {
     vec4 sum = vec4(0.0);
+    if (SELECTED) {
+        for (uint index = first; index < end; index++) {
+            uint position = position_of(index);
+            uint64_t record = record_of(values, VALUE_STRIDE, step, table_start, position, n_kv_heads, kv_head);
+            vec4 value = load_cached(record, VALUE_STRIDE, position % BLOCK_TOKENS, quad);
+            sum = fma(vec4(scores[head][index - start]), value, sum);
+        }
+        return sum;
+    }
     for (uint block = first / BLOCK_TOKENS * BLOCK_TOKENS; block < end; block += BLOCK_TOKENS) {
         uint64_t record = record_of(values, VALUE_STRIDE, step, table_start, block, n_kv_heads, kv_head);
         for (uint position = max(block, first); position < min(block + BLOCK_TOKENS, end); position++) {
@@ -121,6 +137,7 @@ void main() {
     uint first_seen = first_visible(own_position);
     uint first_piece = first_seen / PIECE_TOKENS;
     uint end_seen = end_in_sight(step, row, window);
+    if (SELECTED) end_seen = min(end_seen, most_selected);
     uint last_piece = (end_seen - 1) / PIECE_TOKENS;
     if (SPLIT) {
         if (gl_WorkGroupID.z < first_piece || gl_WorkGroupID.z > last_piece) return;

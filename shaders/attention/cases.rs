@@ -56,7 +56,17 @@ pub fn cases() -> Vec<Case> {
             with_slopes(shaped(32, 2, 2, None, None)),
         ]
         .map(both_ways);
-        shapes.map(shape).into_iter().chain(long).chain([rounded]).chain(other_forms().map(other)).chain(both_ways)
+        let selected = [
+            of_shape(KvShape::latent(48, 40), 6, None, None),
+            with_sinks(of_shape(KvShape::latent(576, 512), 18, None, Some(30.0))),
+            shaped(40, 2, 3, None, None),
+        ];
+        let selected = [100, 300, 20].into_iter().zip(selected).map(move |(most, attention)| {
+            let attention = with_selection(attention, most);
+            case(&Sequences::new(attention, &[800, 301, 40], exact_values), kv_type, 2e-5, &three_sequences())
+        });
+        let forms = other_forms().map(other).into_iter().chain(both_ways).chain(selected);
+        shapes.map(shape).into_iter().chain(long).chain([rounded]).chain(forms)
     };
     KvType::ALL.iter().flat_map(of_type).collect()
 }
@@ -161,7 +171,19 @@ pub(super) fn of_shape(kv: KvShape, group: usize, window: Option<usize>, softcap
     let scale = 3.0 / (kv.key_dim as f32).sqrt();
     let window = window.map(Window::Last);
     let (n_heads, sees_later) = (kv.n_kv_heads * group, false);
-    Attention { layer: 1, stores: true, n_heads, kv, scale, window, sees_later, softcap, sinks: None, slopes: None }
+    Attention {
+        layer: 1,
+        stores: true,
+        n_heads,
+        kv,
+        scale,
+        window,
+        sees_later,
+        softcap,
+        sinks: None,
+        slopes: None,
+        most_selected: None,
+    }
 }
 
 /// The same attention with chunks of `positions` positions.
@@ -181,15 +203,32 @@ pub(super) fn with_slopes(attention: Attention) -> Attention {
     Attention { slopes: Some(slopes), ..attention }
 }
 
+/// The same attention to at most `most` selected positions of each row.
+pub(super) fn with_selection(attention: Attention, most: usize) -> Attention {
+    Attention { most_selected: Some(most), ..attention }
+}
+
+/// The selected positions of a row, ascending: random ones.
+fn selected_of(most: usize, position: usize) -> Vec<usize> {
+    let order = random::activations(position + 1, position as u64);
+    let mut positions: Vec<usize> = (0..=position).collect();
+    positions.sort_by(|a, b| order[*a].total_cmp(&order[*b]));
+    positions.truncate(most);
+    positions.sort_unstable();
+    positions
+}
+
 fn case(sequences: &Sequences, kv_type: KvType, tolerance: f64, steps: &[Ranges]) -> Case {
-    let Attention { n_heads, kv, window, softcap, sees_later, ref sinks, ref slopes, .. } = sequences.attention;
+    let Attention { n_heads, kv, window, softcap, sees_later, ref sinks, ref slopes, most_selected, .. } =
+        sequences.attention;
     let KvShape { n_kv_heads, key_dim, value_dim, values_in_keys } = kv;
     let form = if values_in_keys { ", latent" } else { "" };
     let sinks = if sinks.is_some() { ", sinks" } else { "" };
     let slopes = if slopes.is_some() { ", slopes" } else { "" };
     let later = if sees_later { ", both ways" } else { "" };
+    let selected = if most_selected.is_some() { ", selected" } else { "" };
     let name = format!(
-        "{kv_type}, {n_heads}/{n_kv_heads} heads of {key_dim}/{value_dim}{form}, window {window:?}, cap {softcap:?}{sinks}{slopes}{later}"
+        "{kv_type}, {n_heads}/{n_kv_heads} heads of {key_dim}/{value_dim}{form}, window {window:?}, cap {softcap:?}{sinks}{slopes}{later}{selected}"
     );
     let steps = steps.iter().map(|ranges| sequences.case_step(ranges, tolerance)).collect();
     let cache = Some(CaseCache::of_kv(sequences.shapes(), kv_type, sequences.n_blocks()));
@@ -277,7 +316,7 @@ impl Sequences {
         }
     }
 
-    /// Query, key and, where it is an input, value of the rows of a step.
+    /// Query, key and, where these are inputs, value and selected positions of the rows of a step.
     pub fn inputs(&self, ranges: &[(usize, Range<usize>)]) -> Vec<Vec<f32>> {
         let Attention { n_heads, kv, .. } = self.attention;
         let gather = |source: &[Vec<f32>], width: usize| {
@@ -287,13 +326,21 @@ impl Sequences {
         if !kv.values_in_keys {
             inputs.push(gather(&self.value, kv.value_width()));
         }
+        if let Some(most) = self.attention.most_selected {
+            let of_row = |position: usize| {
+                let selected = selected_of(most, position).into_iter().map(|position| position as f32);
+                selected.chain(std::iter::repeat(0.0)).take(most).collect::<Vec<_>>()
+            };
+            inputs.push(ranges.iter().flat_map(|(_, range)| range.clone().flat_map(of_row)).collect());
+        }
         inputs
     }
 
     /// The expected output for a position of a sequence.
     pub fn reference(&self, sequence: usize, position: usize) -> Vec<f64> {
         let (query, key, value) = (&self.query[sequence], &self.key[sequence], &self.value[sequence]);
-        reference::attend(&self.attention, position, query, key, value)
+        let selected = self.attention.most_selected.map(|most| selected_of(most, position));
+        reference::attend(&self.attention, (position, selected.as_deref()), query, key, value)
     }
 
     /// A step with its expected outputs. The reference is slow, so it is computed only for the first and the last row

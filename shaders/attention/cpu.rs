@@ -35,7 +35,7 @@ fn partial_len(attention: &Attention) -> usize {
 pub(super) fn store(attention: &Attention, args: &CpuArgs<'_>) {
     let (key_width, value_width) = (attention.kv.key_width(), attention.kv.stored_value_width());
     // Values that are part of their keys are not an input.
-    let (key, value) = (args.inputs[1], args.inputs.get(2).copied().unwrap_or_default());
+    let (key, value) = (args.inputs[1], args.inputs.get(2).copied().filter(|_| value_width > 0).unwrap_or_default());
     let batch = args.batch;
     // Rows of one block share cache lines, so as many rows as a block has form a task.
     args.team.for_each(args.rows.div_ceil(BLOCK_TOKENS), &|task| {
@@ -55,14 +55,17 @@ pub(super) fn store(attention: &Attention, args: &CpuArgs<'_>) {
 pub(super) fn attend(attention: &Attention, args: &mut CpuArgs<'_>) {
     let (kernel, rows) = (args.kernel, args.rows);
     let (group, n_kv_heads) = (attention.group(), attention.kv.n_kv_heads);
-    let heads_of_task = group.min(TASK_HEADS);
+    // The heads of a row share its selected positions, and other rows have others.
+    let heads_of_task = group.min(if attention.most_selected.is_some() { TASK_QUERIES } else { TASK_HEADS });
     let head_tasks = n_kv_heads * group.div_ceil(heads_of_task);
     let enough_tasks = TASKS_PER_THREAD * args.team.threads();
     // Few enough rows that each thread has some tasks: the later rows of a long prompt take longer than its first.
-    let task_rows = (rows * head_tasks / enough_tasks).clamp(1, TASK_QUERIES / heads_of_task);
+    let most_rows = if attention.most_selected.is_some() { 1 } else { TASK_QUERIES / heads_of_task };
+    let task_rows = (rows * head_tasks / enough_tasks).clamp(1, most_rows);
     let row_tasks = rows.div_ceil(task_rows);
 
     let positions = args.batch.positions.iter().max().map_or(0, |last| *last as usize + 1);
+    let positions = attention.most_selected.map_or(positions, |most| most.min(positions));
     let pieces = positions.div_ceil(PIECE_TOKENS);
     let partials_len = rows * attention.n_heads * pieces * partial_len(attention);
     let split = args.team.threads() > 1 && pieces > 1 && row_tasks * head_tasks < enough_tasks;
@@ -73,8 +76,9 @@ pub(super) fn attend(attention: &Attention, args: &mut CpuArgs<'_>) {
         ..=SHORT_HEAD_DIM => (whole::<SHORT_HEAD_DIM> as Whole, piece::<SHORT_HEAD_DIM> as Piece),
         _ => (whole::<MAX_HEAD_DIM> as Whole, piece::<MAX_HEAD_DIM> as Piece),
     };
-    let view =
-        View { attention, batch: args.batch, query: args.inputs[0], output: &output, partials: &partials, pieces };
+    let selected = args.inputs.last().copied().filter(|_| attention.most_selected.is_some());
+    let (batch, query) = (args.batch, args.inputs[0]);
+    let view = View { attention, batch, query, selected, output: &output, partials: &partials, pieces };
     // The rows and heads of a task.
     let share = |task: usize| {
         let (row_task, head_task) = (task / head_tasks, task % head_tasks);
@@ -113,6 +117,8 @@ struct View<'a> {
     batch: Batch<'a>,
     /// [rows, n_heads * key_dim]
     query: &'a [f32],
+    /// [rows, most_selected], if positions are selected
+    selected: Option<&'a [f32]>,
     /// [rows, n_heads * value_dim]
     output: &'a SharedMut<'a, f32>,
     /// The partials, if contexts are split: `[rows, n_heads, pieces, partial]`.
@@ -138,6 +144,10 @@ impl<'a> View<'a> {
             layer: kv.layer(self.attention.layer),
             block_table: self.batch.block_tables[self.batch.sequences[rows.start] as usize],
             query: self.query,
+            selected: self.selected.map(|selected| {
+                let most = selected.len() / self.batch.rows();
+                &selected[rows.start * most..][..most]
+            }),
             kv_head,
             first_row: rows.start,
             first_position,

@@ -41,6 +41,8 @@ pub(super) struct Queries<'a> {
     pub block_table: &'a [u32],
     /// [rows, n_heads * key_dim]
     pub query: &'a [f32],
+    /// The selected positions of the only row, if positions are selected. Everything else then counts indices of them.
+    pub selected: Option<&'a [f32]>,
     pub kv_head: usize,
     pub first_row: usize,
     pub first_position: usize,
@@ -60,7 +62,8 @@ impl Queries<'_> {
     pub fn upconverted_len(&self) -> usize {
         let kv = &self.attention.kv;
         let dims = kv.key_dim.next_multiple_of(LANES) + kv.value_dim.next_multiple_of(LANES);
-        if kv.values_in_keys || self.len() > UPCONVERT_ABOVE { SPAN_TOKENS * dims } else { 0 }
+        let is_needed = kv.values_in_keys || self.selected.is_some() || self.len() > UPCONVERT_ABOVE;
+        if is_needed { SPAN_TOKENS * dims } else { 0 }
     }
 
     pub fn row_and_head(&self, index: usize) -> (usize, usize) {
@@ -140,6 +143,18 @@ unsafe fn gather_stored<V: Vector, S: Storage, const UPCONVERT: bool>(
     let len = partials.len() / queries.len();
     partials.iter_mut().skip(GREATEST).step_by(len).for_each(|greatest| *greatest = f32::NEG_INFINITY);
     let head = |block: usize| storage.head(queries.layer.head_index(queries.block_table[block], queries.kv_head));
+    if let Some(selected) = queries.selected {
+        for start in (first / SPAN_TOKENS * SPAN_TOKENS..end).step_by(SPAN_TOKENS) {
+            let selected = &selected[start..end.min(start + SPAN_TOKENS)];
+            // SAFETY: the caller fulfils the same conditions.
+            unsafe {
+                let heads = collect::<V, S::Head>(&head, selected, &queries.attention.kv, upconverted);
+                tiles::<V, _, true>(queries, &heads[..selected.len().div_ceil(BLOCK_TOKENS)], start, partials);
+            }
+        }
+        add_up_weights(partials, len);
+        return;
+    }
     for start in (first / SPAN_TOKENS * SPAN_TOKENS..end).step_by(SPAN_TOKENS) {
         let first_block = start / BLOCK_TOKENS;
         let blocks = (end - start).div_ceil(BLOCK_TOKENS).min(SPAN_BLOCKS);
@@ -160,6 +175,11 @@ unsafe fn gather_stored<V: Vector, S: Storage, const UPCONVERT: bool>(
             }
         }
     }
+    add_up_weights(partials, len);
+}
+
+/// Completes the headers of partials of `len` values.
+fn add_up_weights(partials: &mut [f32], len: usize) {
     for partial in partials.chunks_exact_mut(len) {
         partial[WEIGHT] = partial[..LANES].iter().sum();
     }
@@ -208,6 +228,84 @@ unsafe fn upconvert<V: Vector, H: StoredHead>(
         }
     }
     std::array::from_fn(|index| PlainHead::of(keys_of(index), values_of(index), [key_stride, value_stride]))
+}
+
+/// Upconverts the selected positions of a span into `upconverted`, as if they were adjacent. `head` returns the blocks of the
+/// sequence.
+///
+/// # Safety
+/// As [`StoredHead`]; the blocks hold the positions. The returned heads are valid as long as `upconverted`.
+#[inline(always)]
+unsafe fn collect<V: Vector, H: StoredHead>(
+    head: &impl Fn(usize) -> H,
+    selected: &[f32],
+    shape: &KvShape,
+    upconverted: &mut [f32],
+) -> [PlainHead<f32>; SPAN_BLOCKS] {
+    let (key_stride, value_stride) = (shape.key_dim.next_multiple_of(LANES), shape.value_dim.next_multiple_of(LANES));
+    assert!(upconverted.len() >= SPAN_TOKENS * (key_stride + value_stride) && selected.len() <= SPAN_TOKENS);
+    let (keys, values) = upconverted.split_at_mut(SPAN_TOKENS * key_stride);
+    let mut index = 0;
+    while index < selected.len() {
+        let block = selected[index] as usize / BLOCK_TOKENS;
+        let of_block =
+            selected[index..].iter().take_while(|position| **position as usize / BLOCK_TOKENS == block).count();
+        // SAFETY: the caller fulfils the same conditions.
+        unsafe {
+            collect_block::<V, H>(
+                head(block),
+                (index, &selected[index..index + of_block]),
+                shape,
+                (&mut *keys, key_stride),
+                (&mut *values, value_stride),
+            );
+        }
+        index += of_block;
+    }
+    let (keys, values) = (keys.as_ptr(), values.as_ptr());
+    std::array::from_fn(|block| {
+        let start = block * BLOCK_TOKENS;
+        let (keys, values) = (keys.wrapping_add(start * key_stride), values.wrapping_add(start * value_stride));
+        PlainHead::of(keys, values, [key_stride, value_stride])
+    })
+}
+
+/// Upconverts some positions of one block, which become those from `first` on.
+///
+/// # Safety
+/// As [`StoredHead`].
+#[inline(always)]
+unsafe fn collect_block<V: Vector, H: StoredHead>(
+    head: H,
+    (first, selected): (usize, &[f32]),
+    shape: &KvShape,
+    (keys, key_stride): (&mut [f32], usize),
+    (values, value_stride): (&mut [f32], usize),
+) {
+    let key_at = |index: usize| index / BLOCK_TOKENS * BLOCK_TOKENS * key_stride + index % BLOCK_TOKENS;
+    let mut of_dim = [0.0; LANES];
+    for dim in 0..shape.key_dim {
+        // SAFETY: the dimension is one of the head's; the caller fulfils the other conditions.
+        unsafe { head.keys(dim, head.key_scales::<V>(dim / SCALE_GROUP)).store(of_dim.as_mut_ptr()) };
+        for (index, position) in (first..).zip(selected) {
+            let key = of_dim[*position as usize % BLOCK_TOKENS];
+            keys[key_at(index) + dim * BLOCK_TOKENS] = key;
+            if shape.values_in_keys && dim < shape.value_dim {
+                values[index * value_stride + dim] = key;
+            }
+        }
+    }
+    if shape.values_in_keys {
+        return;
+    }
+    for (index, position) in (first..).zip(selected) {
+        let slot = *position as usize % BLOCK_TOKENS;
+        for dim in (0..value_stride).step_by(LANES) {
+            let value = &mut values[index * value_stride + dim..][..LANES];
+            // SAFETY: the slot and the dimensions are of the head, and `value` is a whole vector.
+            unsafe { head.value::<V>(slot, dim).store(value.as_mut_ptr()) };
+        }
+    }
 }
 
 /// Copies the first `dims` dimensions of a block's keys, `[dim, 16 positions]`, to its values, `[16 positions,

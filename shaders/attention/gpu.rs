@@ -92,6 +92,7 @@ struct Division {
 impl Division {
     fn new(attention: &Attention, device: &DeviceLimits, rows: usize, context_tokens: usize) -> Division {
         const MOST_HEADS: usize = 8;
+        let context_tokens = attention.most_selected.map_or(context_tokens, |most| most.min(context_tokens));
         let of_kv_head = attention.group();
         // A head needs shared memory for its query, the scores of a piece, and one value for each invocation.
         let head_bytes = 4 * (attention.kv.key_dim.next_multiple_of(32) + PIECE_TOKENS + MAX_LANES);
@@ -138,7 +139,7 @@ impl FusesWith<Attention> for Rope {
     const GIVES_BETWEEN: bool = false;
 
     fn fuses_with(&self, attention: &Attention) -> bool {
-        attention.stores && self.head_dim() == attention.kv.key_dim
+        attention.stores && attention.most_selected.is_none() && self.head_dim() == attention.kv.key_dim
     }
 
     fn widths_between(&self, attention: &Attention) -> Vec<usize> {
@@ -185,8 +186,8 @@ fn cache_constant(kv_type: KvType) -> (u32, u32) {
 }
 
 /// The specialization constants of `attention/heads.glsl` and of the cache.
-fn head_constants(attention: &Attention, kv_type: KvType) -> [(u32, u32); 4] {
-    let KvShape { key_dim, value_dim, values_in_keys, .. } = attention.kv;
+pub(crate) fn head_constants(kv: KvShape, kv_type: KvType) -> [(u32, u32); 4] {
+    let KvShape { key_dim, value_dim, values_in_keys, .. } = kv;
     [cache_constant(kv_type), (21, key_dim as u32), (22, value_dim as u32), (23, u32::from(values_in_keys))]
 }
 
@@ -205,11 +206,28 @@ fn slopes_address(attention: &Attention, args: &GpuArgs<'_>) -> u64 {
     args.tables.last().filter(|_| attention.slopes.is_some()).map_or(0, |slopes| slopes.address)
 }
 
+/// The dispatch that stores keys of all rows, whose values are part of them, in this region of the cache.
+pub(crate) fn store_keys(kv: KvShape, [key, keys]: [Region; 2], args: &GpuArgs<'_>) -> Dispatch {
+    let push = Push::new().address(key.address).address(0).address(keys.address);
+    let push = push.address(0).address(0).address(0).address(0).address(args.step);
+    let push = push.size(kv.n_kv_heads).size(0).float(0.0);
+    let groups = kv.key_dim.div_ceil(values_together(args.kv.kv_type));
+    let mut dispatch = args.each_column(Module::AttentionKvStore, push, kv.n_kv_heads * groups);
+    dispatch.constants.extend(head_constants(kv, args.kv.kv_type));
+    Dispatch { reads: vec![key], writes: vec![keys], ..dispatch }
+}
+
+/// The selected positions, which are the last input, if positions are selected.
+fn selected(attention: &Attention, args: &GpuArgs<'_>) -> Option<Region> {
+    args.inputs.last().filter(|_| attention.most_selected.is_some()).map(|selected| selected.region)
+}
+
 /// The dispatch that stores the keys and values of all rows, with an optional rotation.
 fn store(attention: &Attention, args: &GpuArgs<'_>, rotation: Option<&Rotation<'_>>) -> Dispatch {
     let Attention { n_heads, kv, layer, .. } = *attention;
     let [keys, values] = args.kv.layers[layer];
-    let (key, value) = (args.inputs[1].region, args.inputs.get(2).map(|value| value.region));
+    let key = args.inputs[1].region;
+    let value = args.inputs.get(2).filter(|_| !kv.values_in_keys).map(|value| value.region);
     let rotated = args.inputs[0].region;
     let query = rotation.map(|rotation| rotation.query.region);
     let push = Push::new()
@@ -229,7 +247,7 @@ fn store(attention: &Attention, args: &GpuArgs<'_>, rotation: Option<&Rotation<'
     let of_queries = query.map_or(0, |_| n_heads * groups_of_values(kv.key_dim));
     let invocations = kv.n_kv_heads * groups_of_values(kv.key_dim) + of_values + of_queries;
     let mut dispatch = args.each_column(Module::AttentionKvStore, push, invocations);
-    dispatch.constants.extend(head_constants(attention, args.kv.kv_type));
+    dispatch.constants.extend(head_constants(attention.kv, args.kv.kv_type));
     if let Some(Rotation { rope, .. }) = rotation {
         dispatch.constants.extend([(24, 1), (25, rope.n_pairs() as u32), (26, u32::from(rope.is_interleaved()))]);
     }
@@ -279,7 +297,8 @@ impl<'a> Run<'a> {
         let divide = |rows| Division::new(self.attention, args.device, rows, args.context_tokens);
         let division = divide(rows);
         let is_worthwhile = |tile: &QueryTile, rows_of_sequence| tile.is_worthwhile(rows_of_sequence, division.heads);
-        let tile = QueryTile::fitting(self.attention, args.device);
+        // Rows that see different positions share no keys.
+        let tile = QueryTile::fitting(self.attention, args.device).filter(|_| self.attention.most_selected.is_none());
         let Some(tile) = tile.filter(|tile| is_worthwhile(tile, rows / args.sequences)) else {
             return self.rows(&division, Rows::All(rows)).collect();
         };
@@ -297,7 +316,8 @@ impl<'a> Run<'a> {
 
     /// The dispatches that compute each row by itself, and merge the pieces if contexts are split.
     fn rows(&self, division: &Division, rows: Rows) -> impl Iterator<Item = Dispatch> {
-        let constants = vec![(0, self.lanes()), (1, division.heads as u32), rows.constant()];
+        let selects = u32::from(self.attention.most_selected.is_some());
+        let constants = vec![(0, self.lanes()), (1, division.heads as u32), (6, selects), rows.constant()];
         let attend = self.dispatch(Module::AttentionAttend, division, constants, [division.tiles, rows.most()]);
         [attend].into_iter().chain(self.merge(division, rows))
     }
@@ -325,6 +345,7 @@ impl<'a> Run<'a> {
         let Run { attention, args, keys, values } = *self;
         let output = if division.split { args.scratch } else { args.outputs[0].region };
         let [window, chunk] = Window::push(attention.window);
+        let selected = selected(attention, args);
         let push = Push::new()
             .address(args.inputs[0].region.address)
             .address(keys.address)
@@ -333,21 +354,23 @@ impl<'a> Run<'a> {
             .address(args.step)
             .address(sinks_address(attention, args))
             .address(slopes_address(attention, args))
+            .address(selected.map_or(0, |selected| selected.address))
             .size(attention.n_heads)
             .size(attention.kv.n_kv_heads)
             .size(window)
             .size(chunk)
             .size(division.pieces)
+            .size(attention.most_selected.unwrap_or(0))
             .float(attention.scale)
             .float(attention.softcap.unwrap_or(0.0));
         constants.extend([(2, u32::from(division.split)), later_constant(attention)]);
-        constants.extend(head_constants(attention, args.kv.kv_type));
+        constants.extend(head_constants(attention.kv, args.kv.kv_type));
         Dispatch {
             module,
             constants,
             push,
             groups: [x, y, if division.split { division.pieces } else { 1 }].map(|groups| groups as u32),
-            reads: vec![args.inputs[0].region, keys, values],
+            reads: [args.inputs[0].region, keys, values].into_iter().chain(selected).collect(),
             writes: vec![output],
         }
     }
@@ -365,9 +388,10 @@ impl<'a> Run<'a> {
             .size(attention.n_heads)
             .size(window)
             .size(chunk)
-            .size(division.pieces);
+            .size(division.pieces)
+            .size(attention.most_selected.unwrap_or(0));
         let mut constants = vec![(0, args.device.subgroup_size), rows.constant(), later_constant(attention)];
-        constants.extend(head_constants(attention, args.kv.kv_type));
+        constants.extend(head_constants(attention.kv, args.kv.kv_type));
         division.split.then(|| Dispatch {
             module: Module::AttentionMerge,
             constants,

@@ -19,6 +19,7 @@ layout(push_constant, scalar) uniform Push {
     uint window;
     uint chunk;
     uint max_pieces;
+    uint most_selected;    // 0: all
 };
 
 void main() {
@@ -27,7 +28,9 @@ void main() {
     if (!find_row(step, gl_WorkGroupID.y, row)) return;
     uint position = step.positions.at[row];
     uint first_visible = first_in_sight(position, window, chunk);
-    uint last_piece = (end_in_sight(step, row, window) - 1) / PIECE_TOKENS;
+    uint end_seen = end_in_sight(step, row, window);
+    if (most_selected > 0) end_seen = min(end_seen, most_selected);
+    uint last_piece = (end_seen - 1) / PIECE_TOKENS;
     for (uint quad = gl_LocalInvocationID.x; quad < VALUE_QUADS; quad += WORKGROUP_SIZE) {
         Softmax softmax = Softmax(-1.0 / 0.0, 0.0);
         vec4 gathered = vec4(0.0);

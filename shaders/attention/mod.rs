@@ -27,6 +27,7 @@ use crate::op::ShapeError;
 pub use crate::kv::{KvCache, KvShape, KvType, MAX_HEAD_DIM};
 pub use cases::cases;
 pub(crate) use cases::rotated_cases;
+pub(crate) use gpu::{head_constants, store_keys};
 
 /// Positions of a piece, which has a softmax of its own (`attention/pieces.glsl`).
 const PIECE_TOKENS: usize = 256;
@@ -71,6 +72,9 @@ impl Window {
 ///
 /// - Inputs: query [rows, n_heads * key_dim], key [rows, n_kv_heads * key_dim], and unless values are part of the keys
 ///   value [rows, n_kv_heads * value_dim]; output [rows, n_heads * value_dim].
+/// - With selected positions, a row sees only those: the last input has `min(p + 1, width)` of them for a row at `p`,
+///   ascending ([`SelectPositions`](crate::select_positions::SelectPositions)). The softmax then proceeds over them in the
+///   same pieces, as if they were adjacent.
 /// - A step may mix prefill chunks and decode rows. A row sees the rows of its own sequence in the same step.
 /// - The softmax is computed online over KV blocks in the order of positions. So the result does not depend on the
 ///   chunks of the prompt, nor on other sequences.
@@ -101,6 +105,8 @@ pub struct Attention {
     pub sinks: Option<Arc<[f32]>>,
     /// How much the scores of each query head fall with each position between row and key, `[n_heads]`.
     pub slopes: Option<Arc<[f32]>>,
+    /// If rows see only selected positions, the most of a row: the width of the last input.
+    pub most_selected: Option<usize>,
 }
 
 impl Attention {
@@ -108,7 +114,7 @@ impl Attention {
     ///
     /// # Errors
     /// [`ShapeError`] when the KV heads do not divide the heads, a head is too long, the number of sinks or slopes is not
-    /// that of the heads, or rows that see later rows are in chunks.
+    /// that of the heads, rows that see later rows are in chunks, or selected positions are limited in another way.
     pub fn checked(self) -> Result<Self, ShapeError> {
         let KvShape { n_kv_heads, key_dim, value_dim, values_in_keys } = self.kv;
         let groups = self.n_heads.checked_rem(n_kv_heads).unwrap_or(self.n_heads);
@@ -123,6 +129,11 @@ impl Attention {
         if let (true, Some(Window::Chunk(positions))) = (self.sees_later, self.window) {
             ShapeError::check("attention", "positions of a chunk of rows that see later rows", positions, 0)?;
         }
+        if self.most_selected.is_some() {
+            let others = [self.window.is_some(), self.sees_later, self.slopes.is_some()];
+            let count = others.into_iter().filter(|other| *other).count();
+            ShapeError::check("attention", "number of other limits of selected positions", count, 0)?;
+        }
         for (what, of_heads) in [("number of sinks", &self.sinks), ("number of slopes", &self.slopes)] {
             let found = of_heads.as_ref().map_or(self.n_heads, |values| values.len());
             ShapeError::check("attention", what, found, self.n_heads)?;
@@ -135,15 +146,16 @@ impl Attention {
         self.n_heads / self.kv.n_kv_heads
     }
 
-    /// The first position that a row at `position` sees.
+    /// The first position that a row at `position` sees, or 0 if positions are selected.
     fn first_visible(&self, position: usize) -> usize {
         self.window.map_or(0, |window| window.first_visible(position))
     }
 
-    /// The positions that a row at `position` sees if its sequence ends before `end`.
+    /// The positions that a row at `position` sees if its sequence ends before `end`; the indices of its selected positions
+    /// if these are selected.
     fn visible(&self, position: usize, end: usize) -> Range<usize> {
         let after = match self.window {
-            _ if !self.sees_later => position + 1,
+            _ if !self.sees_later => self.most_selected.map_or(position + 1, |most| most.min(position + 1)),
             Some(Window::Last(positions)) => end.min(position + positions),
             Some(Window::Chunk(_)) | None => end,
         };

@@ -12,14 +12,17 @@ impl Op for Attention {
     }
 
     fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
-        let expected = if !self.stores {
-            1
-        } else if self.kv.values_in_keys {
-            2
-        } else {
-            3
+        let stored = match (self.stores, self.kv.values_in_keys) {
+            (false, _) => 0,
+            (true, true) => 1,
+            (true, false) => 2,
         };
+        let expected = 1 + stored + usize::from(self.most_selected.is_some());
         ShapeError::check(self.name(), "number of inputs", inputs.len(), expected)?;
+        let (inputs, selected) = inputs.split_at(1 + stored);
+        if let (Some(most), Some(&selected)) = (self.most_selected, selected.first()) {
+            ShapeError::check(self.name(), "width of the selected positions", selected, most)?;
+        }
         ShapeError::check(self.name(), "width of the query", inputs[0], self.n_heads * self.kv.key_dim)?;
         if let Some(&key) = inputs.get(1) {
             ShapeError::check(self.name(), "width of the key", key, self.kv.key_width())?;
@@ -49,11 +52,11 @@ impl Op for Attention {
             let after = batch.positions[end - 1] as usize + 1;
             let visible = |row: usize| self.visible(batch.positions[row] as usize, after);
             seen += (start..end).map(|row| visible(row).len()).sum::<usize>();
-            // The positions of the rows of a sequence overlap, and each is read once.
+            // The positions of the rows of a sequence overlap, and each is read once. Of selected positions this is the least.
             positions += visible(end - 1).end - visible(start).start;
         }
         Cost {
-            memory_bytes: positions as u64 * args.kv_position_bytes[self.layer],
+            memory_bytes: positions as u64 * args.kv_position_bytes[self.layer].kv,
             activation_bytes: args.activation_bytes(),
             float_operations: 2 * (seen * self.n_heads * (self.kv.key_dim + self.kv.value_dim)) as u64,
             ..Cost::default()

@@ -6,11 +6,20 @@ use crate::kv::KvShape;
 /// The output of one row, [n_heads * value_dim].
 ///
 /// `query` is [positions, n_heads * key_dim], `key` and `value` [positions, n_kv_heads * their dim] of one sequence;
-/// `value` is not read where values are part of the keys.
+/// `value` is not read where values are part of the keys. If the attention is to selected positions, these are `selected`.
 #[must_use]
-pub fn attend(attention: &Attention, position: usize, query: &[f32], key: &[f32], value: &[f32]) -> Vec<f64> {
+pub fn attend(
+    attention: &Attention,
+    (position, selected): (usize, Option<&[usize]>),
+    query: &[f32],
+    key: &[f32],
+    value: &[f32],
+) -> Vec<f64> {
     let Attention { n_heads, kv: KvShape { n_kv_heads, key_dim, value_dim, values_in_keys }, .. } = *attention;
-    let visible = attention.visible(position, key.len() / (n_kv_heads * key_dim));
+    let visible: Vec<usize> = match selected {
+        Some(selected) => selected.to_vec(),
+        None => attention.visible(position, key.len() / (n_kv_heads * key_dim)).collect(),
+    };
     let mut output = Vec::with_capacity(n_heads * value_dim);
     for head in 0..n_heads {
         let kv_head = head / (n_heads / n_kv_heads);
@@ -21,8 +30,8 @@ pub fn attend(attention: &Attention, position: usize, query: &[f32], key: &[f32]
             false => &value[(t * n_kv_heads + kv_head) * value_dim..][..value_dim],
         };
         let scores: Vec<f64> = visible
-            .clone()
-            .map(|t| {
+            .iter()
+            .map(|&t| {
                 let product: f64 = q.iter().zip(key_of(t)).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
                 let score = product * f64::from(attention.scale);
                 let capped = attention.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh());
@@ -34,7 +43,7 @@ pub fn attend(attention: &Attention, position: usize, query: &[f32], key: &[f32]
         let max = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
         let sum: f64 = scores.iter().copied().chain(sink).map(|s| (s - max).exp()).sum();
         let mut y = vec![0.0; value_dim];
-        for (t, score) in visible.clone().zip(&scores) {
+        for (t, score) in visible.iter().copied().zip(&scores) {
             let weight = (score - max).exp() / sum;
             for (y, v) in y.iter_mut().zip(value_of(t)) {
                 *y += weight * f64::from(*v);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::cases::{Sequences, in_chunks, of_shape, rounding, shaped, with_sinks};
+use super::cases::{Sequences, in_chunks, of_shape, rounding, shaped, with_selection, with_sinks};
 use super::*;
 use crate::cpu::{ActivationBits, Kernel, Solo, Team};
 use crate::kv::BLOCK_TOKENS;
@@ -128,6 +128,28 @@ proptest! {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn attention_to_selected_positions_agrees_with_the_reference_in_any_chunks_split_or_whole(
+        group in 1usize..20, head_dim in prop::sample::select(&[16usize, 24, 130]), in_keys: bool, most in 1usize..400,
+        len in 2usize..600, cut in 1usize..599, kv_type in prop::sample::select(KvType::ALL), seed: u64,
+    ) {
+        let cut = cut.min(len - 1).max(len.saturating_sub(40));
+        let shape = if in_keys { KvShape::latent(head_dim + 8, head_dim) } else { KvShape::grouped(2, head_dim) };
+        let attention = with_selection(with_sinks(of_shape(shape, group, None, None)), most);
+        for kernel in supported_kernels() {
+            let world = World::new(attention.clone(), &[len, 20], kv_type, seed);
+            let whole = world.step(kernel, &[(0, 0..len)]);
+            let shared = world.step_of_team(kernel, &ReversedTeam, &[(1, 0..3), (0, cut..len)]);
+            prop_assert_eq!(&whole[cut..], &shared[3..], "{}", kernel);
+            for (position, row) in whole.iter().enumerate().skip(cut) {
+                assert_close(row, &world.reference(0, position), rounding(kv_type));
+            }
+        }
+    }
+}
+
+proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
     #[test]
     fn long_contexts_agree_with_the_reference_split_or_whole(
@@ -165,6 +187,16 @@ fn heads_that_are_too_long_are_refused() {
     assert_eq!(refused(KvShape::grouped(1, 577)), "attention: key_dim is 577, but must be between 1 and 576");
     assert_eq!(refused(KvShape::grouped(1, 0)), "attention: key_dim is 0, but must be between 1 and 576");
     assert_eq!(refused(KvShape::latent(64, 65)), "attention: value_dim is 65, but must be between 1 and 64");
+}
+
+#[test]
+fn selected_positions_are_an_input_and_the_only_limit() {
+    let latent = with_selection(of_shape(KvShape::latent(24, 16), 4, None, None), 7).checked().unwrap();
+    assert_eq!(latent.output_widths(&[96, 24, 7]), Ok(vec![64]));
+    let error = latent.output_widths(&[96, 24, 8]).unwrap_err().to_string();
+    assert_eq!(error, "attention: width of the selected positions is 8, but must be 7");
+    let windowed = with_selection(shaped(8, 2, 2, Some(5), None), 7).checked().unwrap_err().to_string();
+    assert_eq!(windowed, "attention: number of other limits of selected positions is 1, but must be 0");
 }
 
 #[test]

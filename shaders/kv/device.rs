@@ -10,6 +10,8 @@ pub struct DeviceKv {
     pub kv_type: KvType,
     /// The keys and the values of each layer: `[block, kv head]` records (`attention/cache.glsl`).
     pub layers: Vec<[Region; 2]>,
+    /// The index keys of each layer, in the same form; without bytes in layers that do not select positions.
+    pub indexes: Vec<Region>,
 }
 
 /// Bytes of the keys and of the values of one block of a layer. The values have none where they are part of the keys.

@@ -1,4 +1,4 @@
-//! The storage of keys and values: the KV cache, on the CPU and on a device.
+//! The storage of keys and values, and of index keys: the KV cache, on the CPU and on a device.
 //!
 //! - `shape`: how values are stored, and the shape of a layer's keys and values
 //! - `cache`: the cache of all layers on the CPU
@@ -14,7 +14,7 @@ mod planes;
 mod scaled;
 mod shape;
 
-pub use cache::KvCache;
+pub use cache::{KvCache, PositionBytes};
 pub(crate) use cache::{Layer, Store};
 pub(crate) use device::values_together;
 pub use device::{DeviceKv, plane_block_bytes};

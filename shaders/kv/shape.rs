@@ -87,6 +87,15 @@ pub struct KvShape {
 }
 
 impl KvShape {
+    /// Nothing is stored.
+    pub const NONE: KvShape = KvShape { n_kv_heads: 0, key_dim: 0, value_dim: 0, values_in_keys: false };
+
+    /// Keys without values of their own, by which positions are selected.
+    #[must_use]
+    pub fn index(key_dim: usize) -> Self {
+        KvShape::latent(key_dim, key_dim)
+    }
+
     /// Heads whose keys and values have the same length.
     #[must_use]
     pub fn grouped(n_kv_heads: usize, head_dim: usize) -> Self {

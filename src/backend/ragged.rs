@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use cuelight_shaders::cost::{Cost, CostArgs};
 use cuelight_shaders::cpu::Kernel;
+use cuelight_shaders::kv::PositionBytes;
 use cuelight_shaders::op::Batch;
 use cuelight_shaders::recurrent::NO_SLOT;
 
@@ -105,7 +106,7 @@ pub(super) fn node_cost(
     node: &Node,
     kernel: Kernel,
     batch: Batch<'_>,
-    kv_position_bytes: &[u64],
+    kv_position_bytes: &[PositionBytes],
 ) -> Cost {
     let widths = |values: &[ValueId]| values.iter().map(|value| graph.width(*value)).collect::<Vec<_>>();
     node.op.cost(&CostArgs {

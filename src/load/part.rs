@@ -194,7 +194,7 @@ fn cpu_stage(
     limits: &EngineLimits,
     done: &mut dyn FnMut(&Weight) -> Result<(), LoadCancelled>,
 ) -> Result<CpuStage, LoadCancelled> {
-    let kv = KvCache::new(states.iter().map(|state| state.kv).collect(), limits.kv_blocks, options.kv_type);
+    let kv = KvCache::with_index_keys(states.iter().map(LayerState::shapes), limits.kv_blocks, options.kv_type);
     let recurrent = StateCache::new(states.iter().map(|state| state.recurrent_len), limits.state_slots);
     let kernel = options.kernel;
     // If one op repacks a weight, other ops read only some rows of the stored copy (an embedding that is also the head), so

@@ -29,6 +29,8 @@ pub struct Builder<'a> {
     pub h: &'a HyperParameters,
     /// The projections that adapters can change.
     pub projections: Projections,
+    /// The positions that the newest layer with an indexer has selected, [rows, top_k].
+    pub selected_positions: Option<ValueId>,
 }
 
 /// Why a graph cannot be built. [`BuildError::in_file`] adds the file's name.
@@ -73,7 +75,8 @@ impl<'a> Builder<'a> {
         adapter_rank: Option<usize>,
     ) -> Self {
         let projections = Projections::new(adapter_rank);
-        Builder { weights: Weights::new(checkpoint), graph: Graph::default(), family, h, projections }
+        let (weights, graph) = (Weights::new(checkpoint), Graph::default());
+        Builder { weights, graph, family, h, projections, selected_positions: None }
     }
 
     /// A norm over the whole row with the weight of `name`, and for a layer norm its bias where the file has one.

@@ -4,7 +4,10 @@ use std::fmt;
 
 use cuelight_shaders::attention::Window;
 
-use super::layer::{AttentionLayer, DenseSizes, ExpertSizes, FeedForwardSpec, Heads, LayerSpec, MixerSpec, SpaceLayer};
+use super::layer::{
+    AttentionLayer, DenseSizes, ExpertSizes, FeedForwardSpec, Heads, LayerSpec, MixerSpec, PositionSelection,
+    SpaceLayer,
+};
 
 /// Layers that are built in the same way.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,8 +38,13 @@ impl fmt::Display for MixerSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             MixerSpec::Attention(attention) => write!(f, "{attention}"),
-            MixerSpec::LatentAttention(attention, sizes) => {
-                write!(f, "latent attention, {} heads of rank {}", attention.heads.n_heads, sizes.rank)
+            MixerSpec::LatentAttention(attention, sizes, selection) => {
+                write!(f, "latent attention, {} heads of rank {}", attention.heads.n_heads, sizes.rank)?;
+                match selection {
+                    Some(PositionSelection::Own(indexer)) => write!(f, ", selects {} positions", indexer.top_k),
+                    Some(PositionSelection::OfEarlierLayer) => f.write_str(", positions of an earlier layer"),
+                    None => Ok(()),
+                }
             }
             MixerSpec::GatedDelta(delta) => {
                 let shape = &delta.shape;

@@ -3,6 +3,7 @@
 //! - `keys`: a key as a type
 //! - `layers`: the layers
 //! - `attention`, `windows`, `positions`: their mixers
+//! - `selection`: the positions to which they attend
 //! - `recurrent`: the mixers of recurrent layers
 //! - `experts`: their experts
 
@@ -12,6 +13,7 @@ mod keys;
 mod layers;
 mod positions;
 mod recurrent;
+mod selection;
 mod windows;
 
 use cuelight_shaders::lanes::softplus;
@@ -54,6 +56,8 @@ pub struct HyperParameters {
     pub per_layer_input: Option<usize>,
     /// The parameters of each layer's xIELU, for models that have it.
     pub xielu: Vec<Xielu>,
+    /// The largest magnitude of queries, keys and values before rotation.
+    pub qkv_limit: Option<f32>,
     /// The factor on the outputs of attention.
     pub attention_value_scale: Option<f32>,
     /// Soft cap on attention scores.
@@ -78,7 +82,6 @@ impl HyperParameters {
         let keys = Keys::new(checkpoint)?;
         let hidden_size = keys.size("embedding_length")?;
         let context_train = keys.size("context_length")?;
-        keys.refuse_variants()?;
         let layers = keys.layer_specs(family, hidden_size, context_tokens.unwrap_or(context_train))?;
         Ok(HyperParameters {
             vocab_size: vocab_size(checkpoint)?,
@@ -89,6 +92,7 @@ impl HyperParameters {
             residual_scale: keys.optional_positive("residual_scale")?,
             logit_scale: keys.logit_scale(family.logit_scale)?,
             per_layer_input: keys.per_layer_input()?,
+            qkv_limit: keys.optional_positive("attention.clamp_kqv")?,
             attention_value_scale: keys.optional_positive("attention.value_scale")?,
             attention_softcap: keys.optional_positive("attn_logit_softcapping")?,
             logit_softcap: keys.optional_positive("final_logit_softcapping")?,

@@ -9,7 +9,7 @@ use cuelight_shaders::recurrent::StatePart;
 use cuelight_shaders::selective_scan::ScanShape;
 use cuelight_shaders::state_space::SpaceShape;
 
-use super::arch::{FeedForward, Norms, QkNormKind, SharedExpert};
+use super::arch::{FeedForward, Norms, QkNormKind, RopePairs, SharedExpert};
 use super::rope::RopeScaling;
 
 /// One layer.
@@ -30,8 +30,8 @@ pub struct LayerSpec {
 pub enum MixerSpec {
     /// Groups of query heads share one head of keys and values.
     Attention(AttentionLayer),
-    /// All heads share one latent vector.
-    LatentAttention(AttentionLayer, LatentSizes),
+    /// All heads share one latent vector. Some layers attend to selected positions only.
+    LatentAttention(AttentionLayer, LatentSizes, Option<PositionSelection>),
     /// The gated delta rule after a convolution.
     GatedDelta(DeltaLayer),
     /// The gated delta rule with a decay for each key, after a convolution.
@@ -54,7 +54,7 @@ impl MixerSpec {
     pub fn attention(&self) -> Option<&AttentionLayer> {
         match self {
             MixerSpec::Attention(attention)
-            | MixerSpec::LatentAttention(attention, _)
+            | MixerSpec::LatentAttention(attention, ..)
             | MixerSpec::AttentionNextToStateSpace(attention, _) => Some(attention),
             MixerSpec::GatedDelta(_)
             | MixerSpec::KeyDelta(_)
@@ -71,7 +71,10 @@ impl MixerSpec {
         match self {
             MixerSpec::Attention(attention) if attention.reads_layer.is_some() => LayerState::NONE,
             MixerSpec::Attention(attention) => LayerState::of_kv(attention.kv_shape()),
-            MixerSpec::LatentAttention(attention, sizes) => LayerState::of_kv(attention.latent_shape(*sizes)),
+            MixerSpec::LatentAttention(attention, sizes, selection) => LayerState {
+                index: selection.map_or(KvShape::NONE, PositionSelection::index),
+                ..LayerState::of_kv(attention.latent_shape(*sizes))
+            },
             MixerSpec::GatedDelta(delta) | MixerSpec::KeyDelta(delta) => {
                 LayerState::recurrent(len_of(&delta.state_parts(0)))
             }
@@ -233,6 +236,39 @@ pub struct LatentSizes {
     pub key_dim: usize,
     /// Length of a head's value.
     pub value_dim: usize,
+}
+
+/// How a layer selects the positions to which it attends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PositionSelection {
+    /// By an indexer of its own.
+    Own(Indexer),
+    /// It attends to those that the nearest earlier layer with an indexer has selected.
+    OfEarlierLayer,
+}
+
+impl PositionSelection {
+    /// The shape of the index keys that the layer stores.
+    #[must_use]
+    pub fn index(self) -> KvShape {
+        match self {
+            PositionSelection::Own(indexer) => KvShape::index(indexer.head_dim),
+            PositionSelection::OfEarlierLayer => KvShape::NONE,
+        }
+    }
+}
+
+/// The sizes of an indexer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Indexer {
+    /// Number of query heads.
+    pub n_heads: usize,
+    /// Values in a head of queries, and in the key.
+    pub head_dim: usize,
+    /// Positions that a row selects.
+    pub top_k: usize,
+    /// Which two values of a head form a rotated pair.
+    pub rope_pairs: RopePairs,
 }
 
 /// The rotation of queries and keys.

@@ -1,27 +1,25 @@
 //! Mixers: the half of a layer in which a row reads other rows of its sequence.
 
 mod delta;
+mod indexer;
 mod key_delta;
+mod rotation;
 mod selective_scan;
 mod short_conv;
 mod state_space;
 
-use std::sync::Arc;
-
 use cuelight_shaders::attention::{Attention, KvShape};
-use cuelight_shaders::elementwise::{Add, GateRows, ScaleByPosition};
+use cuelight_shaders::elementwise::{Add, Clamp, GateRows, ScaleByPosition};
 use cuelight_shaders::glu::{Activation, Glu};
 use cuelight_shaders::heads::{JoinHeads, SplitHeads};
 use cuelight_shaders::matmul::HeadLinear;
-use cuelight_shaders::rope::Rope;
 
 use super::alibi::slopes;
-use super::arch::{Gate, QkNormKind, UnwindowedRotary, Values};
+use super::arch::{Gate, QkNormKind, Values};
 use super::builder::{BuildError, Builder};
-use super::layer::{AttentionLayer, Heads, LatentSizes, MixerSpec, RopeSpec};
-use super::rope::frequencies;
-
+use super::layer::{AttentionLayer, Heads, LatentSizes, MixerSpec, PositionSelection};
 use crate::graph::ValueId;
+use rotation::rotate;
 
 /// Appends a layer's mixer. `x` and the result are [rows, hidden_size].
 ///
@@ -30,7 +28,9 @@ use crate::graph::ValueId;
 pub fn mix(builder: &mut Builder<'_>, layer: usize, spec: &MixerSpec, x: ValueId) -> Result<ValueId, BuildError> {
     match spec {
         MixerSpec::Attention(attention) => grouped_query_attention(builder, layer, attention, x),
-        MixerSpec::LatentAttention(attention, sizes) => latent_attention(builder, layer, (attention, *sizes), x),
+        MixerSpec::LatentAttention(attention, sizes, selection) => {
+            latent_attention(builder, layer, (attention, *sizes, *selection), x)
+        }
         MixerSpec::GatedDelta(sizes) => delta::gated_delta(builder, layer, sizes, x),
         MixerSpec::KeyDelta(sizes) => key_delta::key_delta(builder, layer, sizes, x),
         MixerSpec::ShortConv(sizes) => short_conv::short_conv(builder, layer, sizes, x),
@@ -120,6 +120,7 @@ fn attention_op(builder: &Builder<'_>, layer: usize, attention: &AttentionLayer,
         softcap: builder.h.attention_softcap,
         sinks: None,
         slopes: attention.max_alibi_bias.map(|bias| slopes(attention.heads.n_heads, bias)),
+        most_selected: None,
     }
 }
 
@@ -169,11 +170,18 @@ fn project_parts(
     } else {
         builder.linear(layer, &[query, key], x)?
     };
-    let (query, key, value) = (projected[0], projected[1], projected[projected.len() - 1]);
+    let [query, key, value] = limited(builder, [projected[0], projected[1], projected[projected.len() - 1]])?;
     Ok(match builder.family.attention.values {
         Values::AsProjected => [query, key, value],
         Values::Normed => [query, key, builder.norm_by(vec![1.0; value_dim].into(), value)?],
     })
+}
+
+/// Queries, keys and values within the limit of the file.
+fn limited(builder: &mut Builder<'_>, values: [ValueId; 3]) -> Result<[ValueId; 3], BuildError> {
+    let Some(limit) = builder.h.qkv_limit else { return Ok(values) };
+    let [query, key, value] = values.map(|value| builder.graph.push_one(Clamp::new(limit), &[value]));
+    Ok([query?, key?, value?])
 }
 
 /// The norms of queries and keys before rotation.
@@ -229,30 +237,6 @@ fn apply_positions(
     Ok([query, key])
 }
 
-/// Rotates heads of `head_dim` values, of which the first `rotary_dim` form pairs.
-fn rotate(
-    builder: &mut Builder<'_>,
-    (rope, rotary_dim): (RopeSpec, usize),
-    head_dim: usize,
-    values: &[ValueId],
-) -> Result<Vec<ValueId>, BuildError> {
-    let factors = match rope.factors {
-        Some(tensor) => Some(divisors(builder, tensor, rotary_dim / 2)?),
-        None => None,
-    };
-    let frequencies = frequencies(rope.base, rotary_dim, rope.scaling, factors.as_deref());
-    let op = Rope::new(head_dim, builder.family.attention.rope_pairs, frequencies.into(), rope.magnitude)?;
-    Ok(builder.graph.push(op, values)?)
-}
-
-/// The divisors of the frequencies of the first `pairs` pairs. Where layers rotate different numbers of values, the tensor is as
-/// long as for the most.
-fn divisors(builder: &mut Builder<'_>, tensor: &str, pairs: usize) -> Result<Arc<[f32]>, BuildError> {
-    let is_shared = builder.family.attention.unwindowed_rotary == UnwindowedRotary::Half;
-    let stored = builder.weights.columns(tensor).filter(|_| is_shared).unwrap_or(pairs).max(pairs);
-    Ok(builder.weights.vector(tensor, stored)?[..pairs].into())
-}
-
 /// Latent attention: all heads share one latent vector and one rotated section of the keys.
 ///
 /// The key projection of the latent vector is absorbed into the queries and the value projection into the output, so the cache
@@ -260,13 +244,17 @@ fn divisors(builder: &mut Builder<'_>, tensor: &str, pairs: usize) -> Result<Arc
 fn latent_attention(
     builder: &mut Builder<'_>,
     layer: usize,
-    (attention, sizes): (&AttentionLayer, LatentSizes),
+    (attention, sizes, selection): (&AttentionLayer, LatentSizes, Option<PositionSelection>),
     x: ValueId,
 ) -> Result<ValueId, BuildError> {
     let LatentSizes { rank, key_dim, value_dim } = sizes;
     let Heads { n_heads, rotary_dim: rotary, .. } = attention.heads;
     let widths = (n_heads * (key_dim + rotary), rank + rotary);
-    let [query, latent_and_key] = project_latent(builder, layer, widths, x)?;
+    let [query, latent_and_key, query_input] = project_latent(builder, layer, widths, x)?;
+    let selected = match selection {
+        Some(selection) => Some(indexer::select(builder, layer, (attention, selection), [x, query_input])?),
+        None => None,
+    };
 
     let sections = builder.graph.push(SplitHeads { first: key_dim, second: rotary }, &[query])?;
     let shared = builder.graph.push(SplitHeads { first: rank, second: rotary }, &[latent_and_key])?;
@@ -281,27 +269,29 @@ fn latent_attention(
     let query = builder.graph.push_one(join(), &[absorbed, rotated[0]])?;
     let key = builder.graph.push_one(join(), &[latent, rotated[1]])?;
     let op = attention_op(builder, layer, attention, attention.latent_shape(sizes));
-    let attended = builder.graph.push_one(op.checked()?, &[query, key])?;
+    let op = Attention { most_selected: selected.map(|selected| builder.graph.width(selected)), ..op };
+    let inputs: Vec<ValueId> = [query, key].into_iter().chain(selected).collect();
+    let attended = builder.graph.push_one(op.checked()?, &inputs)?;
     let values = per_head(builder, layer, ("attn_v_b", n_heads), [value_dim, rank], attended)?;
     Ok(builder.linear(layer, &[("attn_output", builder.h.hidden_size)], values)?[0])
 }
 
-/// The queries of all heads, and the latent vector with the rotated section of the key. Queries go through a low-rank
-/// bottleneck where the file has one.
+/// The queries of all heads, the latent vector with the rotated section of the key, and the input of the query projection.
+/// Queries go through a low-rank bottleneck where the file has one.
 fn project_latent(
     builder: &mut Builder<'_>,
     layer: usize,
     (query_width, latent_dim): (usize, usize),
     x: ValueId,
-) -> Result<[ValueId; 2], BuildError> {
+) -> Result<[ValueId; 3], BuildError> {
     let latent = ("attn_kv_a_mqa", latent_dim);
     let Some(query_rank) = builder.weights.rows(&format!("blk.{layer}.attn_q_a.weight")) else {
         let projected = builder.linear(layer, &[("attn_q", query_width), latent], x)?;
-        return Ok([projected[0], projected[1]]);
+        return Ok([projected[0], projected[1], x]);
     };
     let projected = builder.linear(layer, &[("attn_q_a", query_rank), latent], x)?;
     let query = builder.grouped_norm(&format!("blk.{layer}.attn_q_a_norm.weight"), query_rank, projected[0])?;
-    Ok([builder.linear(layer, &[("attn_q_b", query_width)], query)?[0], projected[1]])
+    Ok([builder.linear(layer, &[("attn_q_b", query_width)], query)?[0], projected[1], query])
 }
 
 /// Multiplies each head by its own matrix, [outputs, columns].

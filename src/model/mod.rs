@@ -231,6 +231,7 @@ fn norm_names(norms: Norms) -> [Option<&'static str>; 4] {
     match norms {
         Norms::Before => [Some("attn_norm"), None, Some("ffn_norm"), None],
         Norms::BeforeButNamedAfter => [Some("attn_norm"), None, Some("post_attention_norm"), None],
+        Norms::BeforeButNamedOutput => [Some("attn_norm"), None, Some("attn_output_norm"), None],
         Norms::BeforeAndAfter => {
             [Some("attn_norm"), Some("post_attention_norm"), Some("ffn_norm"), Some("post_ffw_norm")]
         }

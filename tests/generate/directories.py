@@ -21,7 +21,7 @@ NAMES = {
     "llama-rope-llama3", "gemma2-scale", "gemma3", "mixtral-small", "qwen3moe-small", "phi3", "phi3-long", "smollm3", "olmo3",
     "granite", "gemma", "gemma4-e", "gemma4-small", "qwen35", "qwen35moe", "gpt-oss-small", "glm4", "exaone4-small",
     "seed_oss", "mistral3", "llama-shards", "granite_swa", "granite_swa-moe", "mellum", "hy_v3", "afmoe", "gpt2", "starcoder",
-    "deepseek3", "glm4-moe-lite", "youtu", "solar-open", "llama4", "granitemoe", "olmo", "phi2", "stablelm", "command-r",
+    "deepseek3", "deepseek32", "glm-dsa", "glm4-moe-lite", "youtu", "solar-open", "llama4", "granitemoe", "olmo", "phi2", "stablelm", "command-r",
     "ernie4_5-moe", "hunyuan-dense", "hunyuan-moe", "chatglm", "jais2", "gptneox", "falcon", "falcon-40b", "qwen3next",
     "kimi-linear", "lfm2", "lfm2moe", "granitehybrid", "granitehybrid-moe", "nemotron_h", "nemotron_h_moe-latent",
     "minimax-m2", "arcee", "starcoder2", "nemotron", "apertus", "laguna", "cohere2moe", "falcon-h1-factors", "qwen2vl",

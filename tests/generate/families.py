@@ -23,6 +23,7 @@ import fused_projections
 import gated_attention
 import hybrids
 import learnt_positions
+import limited_projections
 import llama_likes
 import oracle
 import parts
@@ -171,6 +172,15 @@ def dense_layers(config) -> int:
     return kinds.count("dense") if kinds else config.first_k_dense_replace
 
 
+def write_indexer_keys(writer: gguf.GGUFWriter, config) -> None:
+    write_deepseek_keys(writer, config)
+    writer.add_indexer_head_count(config.index_n_heads)
+    writer.add_indexer_key_length(config.index_head_dim)
+    writer.add_indexer_top_k(config.index_topk)
+    if kinds := getattr(config, "indexer_types", None):
+        writer.add_indexer_types([kind == "full" for kind in kinds])
+
+
 def write_query_rank(writer: gguf.GGUFWriter, config) -> None:
     if config.q_lora_rank:
         writer.add_q_lora_rank(config.q_lora_rank)
@@ -235,6 +245,14 @@ DEEPSEEK2 = Family(
     rules=lambda config: parts.EXPERTS | parts.latent(config),
 )
 DEEPSEEK3 = replace(DEEPSEEK2, model=transformers.DeepseekV3ForCausalLM, config=transformers.DeepseekV3Config)
+DEEPSEEK32 = replace(
+    DEEPSEEK2, architecture=gguf.MODEL_ARCH.DEEPSEEK32, model=transformers.DeepseekV32ForCausalLM,
+    config=transformers.DeepseekV32Config, write_keys=write_indexer_keys,
+)  # fmt: skip
+GLM_DSA = replace(
+    DEEPSEEK32, architecture=gguf.MODEL_ARCH.GLM_DSA, model=transformers.GlmMoeDsaForCausalLM,
+    config=transformers.GlmMoeDsaConfig,
+)  # fmt: skip
 GLM4_MOE_LITE = replace(DEEPSEEK2, model=transformers.Glm4MoeLiteForCausalLM, config=transformers.Glm4MoeLiteConfig)
 YOUTU = replace(
     DEEPSEEK2, model=transformers.YoutuForCausalLM, config=transformers.YoutuConfig, write_keys=write_query_rank
@@ -313,6 +331,8 @@ LATENT_SIZES = dict(
     num_key_value_heads=4, rms_norm_eps=1e-6, q_lora_rank=24, kv_lora_rank=40, qk_nope_head_dim=16, qk_rope_head_dim=8,
     v_head_dim=20, rope_parameters=rope(),
 )  # fmt: skip
+# Enough heads that no position has a negative product with all of them: its score would be exactly 0, as that of others.
+INDEXER_SIZES = dict(index_topk=16, index_head_dim=20, index_n_heads=16)
 LLAMA4_SIZES = sizes(
     num_hidden_layers=4, intermediate_size=48, intermediate_size_mlp=96, head_dim=24, num_local_experts=6,
     num_experts_per_tok=2, interleave_moe_layer_step=2, attention_chunk_size=32, floor_scale=16, attn_scale=0.2,
@@ -365,6 +385,12 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "glm4-moe-lite": Checkpoint(GLM4_MOE_LITE, sizes(**SMALL, **LATENT_SIZES) | dict(
         n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1, n_group=1, topk_group=1,
         mlp_layer_types=["dense", "sparse"], routed_scaling_factor=1.5, norm_topk_prob=True)),
+    "deepseek32": Checkpoint(DEEPSEEK32, DEEPSEEK3_SIZES | INDEXER_SIZES | dict(n_group=1, topk_group=1), draw=9),
+    # The second layer attends to the positions that the first one has selected.
+    "glm-dsa": Checkpoint(GLM_DSA, sizes(**LATENT_SIZES) | INDEXER_SIZES | dict(
+        n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1, n_group=1, topk_group=1,
+        mlp_layer_types=["dense", "sparse", "sparse"], indexer_types=["full", "shared", "full"],
+        routed_scaling_factor=1.5, norm_topk_prob=True), draw=9),
     "youtu": Checkpoint(YOUTU, sizes(**SMALL, **LATENT_SIZES)),
     "solar-open": Checkpoint(SOLAR_OPEN, sizes(**SMALL) | dict(
         head_dim=16, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1, n_group=1,
@@ -430,7 +456,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         MIXED_Q4_K | {"ffn_gate_inp": Format.F32, "ffn_down_exps": Format.Q6_K}),
 } | llama_likes.CHECKPOINTS | fused_projections.CHECKPOINTS | gated_attention.CHECKPOINTS | hybrids.CHECKPOINTS | (
     state_spaces.CHECKPOINTS | learnt_positions.CHECKPOINTS | distances.CHECKPOINTS | selective_scans.CHECKPOINTS
-    | unequal_heads.CHECKPOINTS
+    | unequal_heads.CHECKPOINTS | limited_projections.CHECKPOINTS
 )  # fmt: skip
 
 

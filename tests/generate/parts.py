@@ -115,7 +115,7 @@ def latent(config) -> dict[str, Parts]:
 
 def find(rules: dict[str, Parts], key: str) -> Parts | None:
     """The rule for a tensor of transformers, with the names of its tensors in the file."""
-    found = re.fullmatch(r"(?:model|gpt_neox|backbone|transformer)\.(?:layers|h)\.(\d+)\.(.+)", key)
+    found = re.fullmatch(r"(?:model|gpt_neox|backbone|transformer)\.(?:layers|h|blocks)\.(\d+)\.(.+)", key)
     if not found:
         return None
     layer, rest = found.groups()

@@ -11,6 +11,7 @@ use std::time::Instant;
 use cuelight_shaders::attention::KvCache;
 use cuelight_shaders::cost::Cost;
 use cuelight_shaders::cpu::{ActivationBits, Kernel, SharedMut};
+use cuelight_shaders::kv::PositionBytes;
 use cuelight_shaders::op::{CpuArgs, InputObserver, Op};
 use cuelight_shaders::recurrent::StateCache;
 use cuelight_shaders::tuning::Tuning;
@@ -31,7 +32,7 @@ pub struct CpuStage {
     scratch: Vec<f32>,
     kv: KvCache,
     states: StateCache,
-    kv_position_bytes: Vec<u64>,
+    kv_position_bytes: Vec<PositionBytes>,
     kernel: Kernel,
     activation_bits: ActivationBits,
     tuning: Tuning,

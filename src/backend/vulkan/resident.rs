@@ -7,7 +7,7 @@ use cuelight_shaders::attention::KvType;
 use cuelight_shaders::experts::Experts;
 use cuelight_shaders::gpu::weight::WeightLayout;
 use cuelight_shaders::gpu::{DeviceWeight, Region};
-use cuelight_shaders::kv::{DeviceKv, plane_block_bytes};
+use cuelight_shaders::kv::{DeviceKv, PositionBytes, plane_block_bytes};
 use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::op::Op;
 use cuelight_shaders::recurrent::DeviceStates;
@@ -61,7 +61,13 @@ pub(super) fn weights_bytes(ops: &[&dyn Op]) -> u64 {
 
 /// Bytes of one KV block over all layers.
 pub(super) fn kv_block_bytes(states: &[LayerState], kv_type: KvType) -> u64 {
-    states.iter().flat_map(|state| plane_block_bytes(state.kv, kv_type)).sum()
+    states.iter().flat_map(|state| planes(state, kv_type)).sum()
+}
+
+/// Bytes of one block of a layer's keys, of its values and of its index keys.
+fn planes(state: &LayerState, kv_type: KvType) -> [u64; 3] {
+    let ([keys, values], [index, _]) = (plane_block_bytes(state.kv, kv_type), plane_block_bytes(state.index, kv_type));
+    [keys, values, index]
 }
 
 impl DeviceWeights {
@@ -123,8 +129,8 @@ pub(super) struct DeviceCache {
     n_blocks: usize,
     pub kv: DeviceKv,
     pub states: DeviceStates,
-    /// Bytes of the key and value of one position, per layer.
-    pub position_bytes: Vec<u64>,
+    /// Bytes of one position, per layer.
+    pub position_bytes: Vec<PositionBytes>,
 }
 
 impl DeviceCache {
@@ -136,8 +142,8 @@ impl DeviceCache {
         (n_blocks, n_slots): (usize, usize),
         kv_type: KvType,
     ) -> Result<Self, VulkanError> {
-        let planes = |state: &LayerState| plane_block_bytes(state.kv, kv_type).map(|bytes| bytes * n_blocks as u64);
-        let sizes: Vec<u64> = states.iter().flat_map(planes).collect();
+        let of_layer = |state: &LayerState| planes(state, kv_type).map(|bytes| bytes * n_blocks as u64);
+        let sizes: Vec<u64> = states.iter().flat_map(of_layer).collect();
         let arena = Arena::new(device, "the KV cache", &sizes)?;
         let sizes: Vec<u64> = states.iter().map(|state| state.slot_bytes() * n_slots as u64).collect();
         let slots = Arena::new(device, "the recurrent state", &sizes)?;
@@ -147,11 +153,14 @@ impl DeviceCache {
             recorder.clear(buffer);
         }
         device.wait(device.submit(&[recorder.end()?])?)?;
-        let layers = (0..states.len()).map(|layer| [arena.region(2 * layer), arena.region(2 * layer + 1)]).collect();
-        let position =
-            |state: &LayerState| plane_block_bytes(state.kv, kv_type).iter().sum::<u64>() / BLOCK_TOKENS as u64;
+        let layers = (0..states.len()).map(|layer| [0, 1].map(|plane| arena.region(3 * layer + plane))).collect();
+        let indexes = (0..states.len()).map(|layer| arena.region(3 * layer + 2)).collect();
+        let position = |state: &LayerState| {
+            let [keys, values, index] = planes(state, kv_type).map(|bytes| bytes / BLOCK_TOKENS as u64);
+            PositionBytes { kv: keys + values, index }
+        };
         Ok(DeviceCache {
-            kv: DeviceKv { kv_type, layers },
+            kv: DeviceKv { kv_type, layers, indexes },
             states: DeviceStates {
                 layers: (0..states.len()).map(|layer| slots.region(layer)).collect(),
                 slot_lens: states.iter().map(|state| state.recurrent_len).collect(),
@@ -162,19 +171,23 @@ impl DeviceCache {
         })
     }
 
-    /// Bytes of the keys and values of one block over all layers.
-    pub fn block_bytes(&self) -> u64 {
-        self.kv.layers.iter().flatten().map(|plane| plane.bytes / self.n_blocks.max(1) as u64).sum()
+    /// The keys, values and index keys of all layers.
+    fn planes(&self) -> impl Iterator<Item = &Region> {
+        self.kv.layers.iter().flatten().chain(&self.kv.indexes)
     }
 
-    /// The parts of a block: the keys and the values of each layer.
+    /// Bytes of one block over all layers.
+    pub fn block_bytes(&self) -> u64 {
+        self.planes().map(|plane| plane.bytes / self.n_blocks.max(1) as u64).sum()
+    }
+
+    /// The parts of a block: the keys, values and index keys of each layer.
     ///
     /// # Panics
     /// When there is no such block.
     pub fn block_slices(&self, block: BlockId) -> impl Iterator<Item = BufferSlice> {
         assert!((block as usize) < self.n_blocks, "block {block} is in the cache");
-        let planes = self.kv.layers.iter().flatten().filter(|plane| plane.bytes > 0);
-        planes.map(move |plane| {
+        self.planes().filter(|plane| plane.bytes > 0).map(move |plane| {
             let bytes = plane.bytes / self.n_blocks as u64;
             let plane = self.arenas[0].slice(*plane).expect("the regions of the cache are in its arena");
             plane.slice(u64::from(block) * bytes, bytes)

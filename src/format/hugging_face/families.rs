@@ -86,7 +86,9 @@ const GPT2_ALIASES: &[(&str, &str)] = &[
 
 /// Latent attention as the architecture computes it: pairs of neighbours rotate.
 const LATENT_REQUIRES: &[(&str, &[Literal])] =
-    &[("rope_interleave", &[Bool(true)]), ("topk_method", &[Text("greedy"), Text("noaux_tc")])];
+    &[ROTATES_NEIGHBOURS, ("topk_method", &[Text("greedy"), Text("noaux_tc")])];
+
+const ROTATES_NEIGHBOURS: (&str, &[Literal]) = ("rope_interleave", &[Bool(true)]);
 
 /// Where configs of Nemotron H have values of a state space.
 const NEMOTRON_H_ALIASES: &[(&str, &str)] = &[
@@ -296,6 +298,22 @@ pub(super) const FAMILIES: &[Family] = &[
         names: &[LATENT],
         defaults: &[("scoring_func", Text("sigmoid"))],
         requires: LATENT_REQUIRES,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["deepseek_v32"],
+        architecture: "deepseek32",
+        names: &[LATENT, INDEXER],
+        defaults: &[("scoring_func", Text("sigmoid"))],
+        requires: &[ROTATES_NEIGHBOURS, ("indexer_rope_interleave", &[Bool(false)])],
+        ..PLAIN
+    },
+    Family {
+        model_types: &["glm_moe_dsa"],
+        architecture: "glm-dsa",
+        names: &[LATENT, INDEXER],
+        defaults: &[("scoring_func", Text("sigmoid"))],
+        requires: &[ROTATES_NEIGHBOURS, ("indexer_rope_interleave", &[Bool(true)])],
         ..PLAIN
     },
     Family {

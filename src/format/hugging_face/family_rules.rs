@@ -149,6 +149,14 @@ pub(super) const LATENT: &[Rule] = &[
     ),
 ];
 
+/// The indexer of attention to selected positions.
+pub(super) const INDEXER: &[Rule] = &[
+    ("self_attn.indexer.wq_b", "indexer.attn_q_b", &[]),
+    ("self_attn.indexer.wk", "indexer.attn_k", &[]),
+    ("self_attn.indexer.k_norm", "indexer.k_norm", &[]),
+    ("self_attn.indexer.weights_proj", "indexer.proj", &[]),
+];
+
 /// Feed-forwards under another name.
 pub(super) const FEED_FORWARD: &[Rule] = &[
     ("feed_forward.gate_proj", "ffn_gate", &[]),

@@ -54,6 +54,9 @@ const RENAMED: &[(&[&str], &str, Kind)] = &[
     (&["n_group", "num_expert_group"], "expert_group_count", Size),
     (&["topk_group"], "expert_group_used_count", Size),
     (&["num_kv_shared_layers"], "attention.shared_kv_layers", Size),
+    (&["index_n_heads"], "attention.indexer.head_count", Size),
+    (&["index_head_dim"], "attention.indexer.key_length", Size),
+    (&["index_topk"], "attention.indexer.top_k", Size),
     (&["hidden_size_per_layer_input"], "embedding_length_per_layer_input", Size),
     (&["linear_conv_kernel_dim", "mamba_d_conv"], "ssm.conv_kernel", Size),
     (&["linear_key_head_dim", "mamba_d_state"], "ssm.state_size", Size),
@@ -102,6 +105,7 @@ impl<'a> Keys<'a> {
         keys.feed_forward_length()?;
         keys.half_layers()?;
         keys.windows()?;
+        keys.indexers()?;
         keys.rope()?;
         keys.scales()?;
         keys.recurrent_width_and_scoring()?;
@@ -360,6 +364,14 @@ impl<'a> Keys<'a> {
             self.add("attention.sliding_window_pattern", u32::try_from(every).unwrap_or(u32::MAX));
         }
         self.add("attention.sliding_window", window);
+        Ok(())
+    }
+
+    /// The layers that select positions by an indexer of their own, where the config lists them.
+    fn indexers(&mut self) -> Result<(), HuggingFaceError> {
+        let Some(kinds) = self.config.list("indexer_types")? else { return Ok(()) };
+        let own: Vec<bool> = kinds.iter().map(|kind| kind.as_str() == Some("full")).collect();
+        self.add("attention.indexer.types", &own[..]);
         Ok(())
     }
 

@@ -138,6 +138,8 @@ pub enum Norms {
     Before,
     /// As [`Norms::Before`], but files name the second norm `post_attention_norm`.
     BeforeButNamedAfter,
+    /// As [`Norms::Before`], but files name the second norm `attn_output_norm`.
+    BeforeButNamedOutput,
     /// As [`Norms::Before`], but in files with a norm `attn_norm_2` that one is before the mixer, and `attn_norm` before the
     /// feed-forward.
     BeforeWithSecond,
@@ -194,6 +196,8 @@ pub enum Mixer {
     GroupedQueryAttention,
     /// All heads share one latent vector, from which keys and values are computed.
     LatentAttention,
+    /// Latent attention to positions that an indexer selects, in whose heads these two values form a rotated pair.
+    SelectiveLatentAttention(RopePairs),
 }
 
 /// The mixer of recurrent layers.

@@ -12,7 +12,9 @@ mod chatglm;
 mod cohere2;
 mod cohere2moe;
 mod command_r;
+mod dbrx;
 mod deepseek2;
+mod deepseek32;
 mod dots1;
 mod ernie4_5;
 mod ernie4_5_moe;
@@ -29,6 +31,7 @@ mod gemma4;
 mod gemma_embedding;
 mod glm4;
 mod glm4moe;
+mod glm_dsa;
 mod gpt2;
 mod gpt_oss;
 mod gptneox;
@@ -85,8 +88,8 @@ mod step35;
 
 pub use family::{
     AttentionScale, AttentionSpec, Direction, EmbeddingNorm, EmbeddingScale, ExpertPlacement, Family, FeedForward,
-    Gate, LogitScale, Mixer, NormKind, Norms, Output, QkNorm, QkNormKind, Recurrent, Residual, Rotation, RoutingSpec,
-    SharedExpert, Temperature, UnwindowedRotary, Values, WindowedRope, Windows, YarnMultiplier, YarnRamp,
+    Gate, LogitScale, Mixer, NormKind, Norms, Output, QkNorm, QkNormKind, Recurrent, Residual, RopePairs, Rotation,
+    RoutingSpec, SharedExpert, Temperature, UnwindowedRotary, Values, WindowedRope, Windows, YarnMultiplier, YarnRamp,
 };
 
 use super::error::ModelError;
@@ -104,6 +107,9 @@ pub const FAMILIES: &[&Family] = &[
     &glm4moe::FAMILY,
     &gpt_oss::FAMILY,
     &deepseek2::FAMILY,
+    &deepseek32::FAMILY,
+    &glm_dsa::FAMILY,
+    &dbrx::FAMILY,
     &llama4::FAMILY,
     &gemma4::FAMILY,
     &granite::FAMILY,

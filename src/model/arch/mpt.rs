@@ -1,6 +1,6 @@
 //! MPT: scores that fall with distance instead of rotation, layer norms without biases, GELU without a gate.
 //!
-//! Source: MosaicML 2023, "Introducing MPT-7B". Models that limit queries, keys and values are refused.
+//! Source: MosaicML 2023, "Introducing MPT-7B".
 
 use super::family::{AttentionSpec, Family, FeedForward, NormKind, Pointwise, Rotation};
 

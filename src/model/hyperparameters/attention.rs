@@ -101,14 +101,6 @@ impl Keys<'_> {
         Ok(LatentSizes { rank, key_dim: key_dim - rotary_dim, value_dim: self.size("attention.value_length_mla")? })
     }
 
-    /// Refuses models that limit queries, keys and values.
-    pub(super) fn refuse_variants(&self) -> Result<(), ModelError> {
-        match self.checkpoint.optional_f32(&self.name("attention.clamp_kqv"))?.filter(|limit| *limit != 0.0) {
-            Some(limit) => Err(self.invalid("attention.clamp_kqv", limit, "0: such models are not supported")),
-            None => Ok(()),
-        }
-    }
-
     /// For each layer the earlier one whose keys and values it reads: the last layers read those of the last layer before them
     /// that has a window as they do, or none as they do.
     pub(super) fn layers_to_read(

@@ -44,6 +44,7 @@ impl Keys<'_> {
         let (scale, yarn) =
             (self.optional_positive("attention.scale")?, self.yarn_score_scale(options.yarn_multiplier)?);
         let max_alibi_bias = self.max_alibi_bias(options.max_alibi_bias)?;
+        let selections = self.position_selections(family.mixer, &heads)?;
         let of_layer = |layer: usize| {
             let (heads, rope) = (heads[layer], ropes[layer]);
             let recurrent = self.recurrent_mixer(family.recurrent, layer, (hidden_size, heads.n_heads))?;
@@ -55,7 +56,7 @@ impl Keys<'_> {
             }
             let latent = match family.mixer {
                 Mixer::GroupedQueryAttention => None,
-                Mixer::LatentAttention => Some(self.latent(heads)?),
+                Mixer::LatentAttention | Mixer::SelectiveLatentAttention(_) => Some(self.latent(heads)?),
             };
             let key_dim = latent.map_or(heads.head_dim, |latent| latent.key_dim + heads.rotary_dim);
             let attention = AttentionLayer {
@@ -70,7 +71,7 @@ impl Keys<'_> {
                 rope,
             };
             Ok(match (latent, recurrent) {
-                (Some(sizes), _) => MixerSpec::LatentAttention(attention, sizes),
+                (Some(sizes), _) => MixerSpec::LatentAttention(attention, sizes, selections[layer]),
                 (None, Some(MixerSpec::StateSpace(space))) => MixerSpec::AttentionNextToStateSpace(attention, space),
                 (None, _) => MixerSpec::Attention(attention),
             })

@@ -7,9 +7,10 @@ use cuelight_shaders::glu::Activation;
 use super::*;
 use crate::format::gguf::Gguf;
 use crate::format::gguf::write::GgufBuilder;
-use crate::model::arch::{self, QkNormKind};
+use crate::model::arch::{self, QkNormKind, RopePairs};
 use crate::model::layer::{
-    AttentionLayer, ExpertSizes, FeedForwardSpec, Heads, LatentSizes, MixerSpec, PositionScale, RopeSpec,
+    AttentionLayer, ExpertSizes, FeedForwardSpec, Heads, Indexer, LatentSizes, MixerSpec, PositionScale,
+    PositionSelection, RopeSpec,
 };
 use crate::model::rope::RopeScaling;
 
@@ -114,11 +115,62 @@ fn latent() -> Vec<(&'static str, Stored)> {
     ]
 }
 
+/// The keys of latent attention with an indexer.
+fn indexed() -> Vec<(&'static str, Stored)> {
+    let mut keys = latent();
+    keys.extend([
+        ("attention.indexer.head_count", Size(6)),
+        ("attention.indexer.key_length", Size(20)),
+        ("attention.indexer.top_k", Size(9)),
+        ("attention.indexer.types", Flags(vec![true, false, true, true])),
+    ]);
+    keys
+}
+
+#[test]
+fn layers_select_positions_or_attend_to_those_of_an_earlier_layer() {
+    for (architecture, rope_pairs) in [("deepseek32", RopePairs::Halves), ("glm-dsa", RopePairs::Interleaved)] {
+        let h = read(architecture, &indexed()).unwrap();
+        let own = PositionSelection::Own(Indexer { n_heads: 6, head_dim: 20, top_k: 9, rope_pairs });
+        let selection = |layer: usize| match h.layers[layer].mixer {
+            MixerSpec::LatentAttention(_, _, selection) => selection,
+            _ => panic!("the layer attends"),
+        };
+        assert_eq!([0, 1, 2, 3].map(selection), [own, PositionSelection::OfEarlierLayer, own, own].map(Some));
+        let index = |layer: usize| h.layers[layer].mixer.state().index;
+        assert_eq!([index(0), index(1)], [KvShape::index(20), KvShape::NONE]);
+    }
+}
+
+#[test]
+fn impossible_indexers_are_refused() {
+    let with = |key: &'static str, value: Stored| {
+        let mut keys = indexed();
+        keys.retain(|(other, _)| *other != key);
+        keys.push((key, value));
+        keys
+    };
+    let key = |name: &str| format!("deepseek32.attention.indexer.{name}");
+    for (name, value, expected) in [
+        ("attention.indexer.top_k", Size(0), "between 1 and"),
+        ("attention.indexer.key_length", Size(6), "at least 8 (the rotated values)"),
+        ("attention.indexer.types", Flags(vec![false, true, true, true]), "no indexer in the first layer"),
+        ("attention.indexer.types", Flags(vec![true]), "one truth value for each of 4 layers"),
+    ] {
+        let short = name.rsplit('.').next().unwrap();
+        assert_refused("deepseek32", &with(name, value), &[&key(short), expected]);
+    }
+    // Without the key, a layer has an indexer if it has its tensors; these files have none.
+    let mut keys = indexed();
+    keys.retain(|(key, _)| *key != "attention.indexer.types");
+    assert_refused("deepseek32", &keys, &["no indexer in the first layer"]);
+}
+
 #[test]
 fn latent_attention_reads_its_sizes_and_scales_scores_for_long_contexts() {
     let h = read("deepseek2", &latent()).unwrap();
     let sizes = LatentSizes { rank: 40, key_dim: 16, value_dim: 20 };
-    assert!(matches!(&h.layers[0].mixer, MixerSpec::LatentAttention(_, found) if *found == sizes));
+    assert!(matches!(&h.layers[0].mixer, MixerSpec::LatentAttention(_, found, None) if *found == sizes));
     let scale = |h: &HyperParameters| h.attention(0).scale;
     assert_eq!(scale(&h), 1.0 / 24_f32.sqrt());
     let mut keys = latent();

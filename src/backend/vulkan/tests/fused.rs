@@ -190,7 +190,7 @@ fn of_layer(model: &str, fused: bool) -> [usize; 2] {
             Region { address: address - bytes, bytes }
         })
     });
-    let kv = DeviceKv { kv_type: KvType::F16, layers: layers.collect() };
+    let kv = DeviceKv { kv_type: KvType::F16, layers: layers.collect(), indexes: Vec::new() };
     let graph = if fused { graph.fused() } else { graph };
     let [dispatches, barriers] = dispatches_and_barriers(&graph, &kv);
     println!("{model}, fused {fused}: {dispatches} dispatches, {barriers} barriers in all");

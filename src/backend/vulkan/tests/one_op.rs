@@ -171,6 +171,7 @@ impl<'a> OneOp<'a> {
             .layers
             .iter()
             .flatten()
+            .chain(&self.cache.kv.indexes)
             .chain(&self.cache.states.layers)
             .copied()
             .chain([work.region])

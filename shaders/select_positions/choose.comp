@@ -1,0 +1,99 @@
+#version 460
+// The positions of each row with the highest scores, ascending: one workgroup for each row. The lowest of these scores is found
+// byte by byte, from the highest byte on: how many scores of those with the same higher bytes have each value of the next.
+
+#extension GL_GOOGLE_include_directive : require
+#include <gpu/common.glsl>
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
+
+layout(push_constant, scalar) uniform Push {
+    Words scores;
+    Floats y;
+    Step step;
+    uint top_k;
+    uint context;          // scores of a row
+};
+
+shared uint counts[256];
+shared uint found_lowest;
+shared uint found_wanted;
+shared uint lanes[WORKGROUP_SIZE];
+
+// The lowest selected score, and how many positions with exactly this score are selected.
+uvec2 lowest_selected(uint first_score, uint seen) {
+    uint lane = gl_LocalInvocationID.x;
+    uint lowest = 0;
+    uint known = 0;        // the bits of `lowest` that are found
+    uint wanted = top_k;
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        for (uint value = lane; value < 256; value += WORKGROUP_SIZE) counts[value] = 0;
+        barrier();
+        for (uint position = lane; position < seen; position += WORKGROUP_SIZE) {
+            uint score = scores.at[first_score + position];
+            if ((score & known) == lowest) atomicAdd(counts[(score >> shift) & 255], 1);
+        }
+        barrier();
+        if (lane == 0) {
+            uint value = 255;
+            uint rest = wanted;
+            while (value > 0 && counts[value] < rest) {
+                rest -= counts[value];
+                value--;
+            }
+            found_lowest = lowest | value << shift;
+            found_wanted = rest;
+        }
+        barrier();
+        lowest = found_lowest;
+        wanted = found_wanted;
+        known |= 255u << shift;
+        barrier();
+    }
+    return uvec2(lowest, wanted);
+}
+
+// The sum of the values of this and all earlier invocations.
+uint sum_up_to(uint value) {
+    uint lane = gl_LocalInvocationID.x;
+    lanes[lane] = value;
+    barrier();
+    for (uint distance = 1; distance < WORKGROUP_SIZE; distance *= 2) {
+        uint earlier = lane >= distance ? lanes[lane - distance] : 0;
+        barrier();
+        lanes[lane] += earlier;
+        barrier();
+    }
+    return lanes[lane];
+}
+
+void main() {
+    uint row = gl_WorkGroupID.y;
+    if (row >= step.rows) return;
+    uint lane = gl_LocalInvocationID.x;
+    uint seen = step.positions.at[row] + 1;
+    if (seen <= top_k) {
+        for (uint i = lane; i < top_k; i += WORKGROUP_SIZE) y.at[row * top_k + i] = i < seen ? float(i) : 0.0;
+        return;
+    }
+    uint first_score = row * context;
+    uvec2 lowest = lowest_selected(first_score, seen);
+    uint written = 0;
+    uint wanted = lowest.y;
+    for (uint start = 0; start < seen; start += WORKGROUP_SIZE) {
+        uint position = start + lane;
+        uint score = position < seen ? scores.at[first_score + position] : 0;
+        bool is_above = position < seen && score > lowest.x;
+        bool is_equal = position < seen && score == lowest.x;
+        // Both counts in one word: a workgroup has far fewer than 65536 invocations.
+        uint sums = sum_up_to(is_above ? 1 : is_equal ? 65536 : 0);
+        uint all = lanes[WORKGROUP_SIZE - 1];
+        // Of the positions up to this one: those above, and of the equal ones as many as are wanted.
+        uint equal = min(sums >> 16, wanted);
+        uint index = written + (sums & 65535) + equal - 1;
+        if (is_above || (is_equal && (sums >> 16) <= wanted)) y.at[row * top_k + index] = float(position);
+        written += (all & 65535) + min(all >> 16, wanted);
+        wanted -= min(all >> 16, wanted);
+        barrier();
+    }
+}

@@ -1,0 +1,66 @@
+//! The dispatches of [`SelectPositions`]: store the index keys, compute the scores, select.
+
+use super::SelectPositions;
+use crate::attention::{head_constants, store_keys};
+use crate::gpu::{Dispatch, GpuArgs, Module, Push, Region, word};
+
+/// Workgroups for the scores of one row: enough for a device that computes nothing else.
+const MOST_GROUPS: usize = 256;
+
+/// Invocations that select the positions of a row.
+const CHOOSING: u32 = 256;
+
+/// Bytes of the scores of all rows.
+pub(super) fn scratch_bytes(rows: usize, context_tokens: usize) -> u64 {
+    (rows * context_tokens * size_of::<u32>()) as u64
+}
+
+pub(super) fn dispatches(op: &SelectPositions, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+    let index = args.kv.indexes[op.layer];
+    vec![store_keys(op.index(), [args.inputs[1].region, index], args), score(op, index, args), choose(op, args)]
+}
+
+/// The scores of each row that does not select all positions.
+fn score(op: &SelectPositions, index: Region, args: &GpuArgs<'_>) -> Dispatch {
+    let [query, weight] = [0, 2].map(|input| args.inputs[input].region);
+    let push = Push::new()
+        .address(query.address)
+        .address(weight.address)
+        .address(index.address)
+        .address(args.scratch.address)
+        .address(args.step)
+        .size(op.n_heads)
+        .size(op.top_k)
+        .size(args.context_tokens);
+    let size = args.workgroup_size();
+    let mut constants = vec![(0, size)];
+    constants.extend(head_constants(op.index(), args.kv.kv_type));
+    let groups = args.context_tokens.div_ceil(size as usize).clamp(1, MOST_GROUPS);
+    Dispatch {
+        module: Module::SelectPositionsScore,
+        constants,
+        push,
+        groups: [groups, args.rows.most(), 1].map(word),
+        reads: vec![query, weight, index],
+        writes: vec![args.scratch],
+    }
+}
+
+/// The selection of each row.
+fn choose(op: &SelectPositions, args: &GpuArgs<'_>) -> Dispatch {
+    let output = args.outputs[0].region;
+    let push = Push::new()
+        .address(args.scratch.address)
+        .address(output.address)
+        .address(args.step)
+        .size(op.top_k)
+        .size(args.context_tokens);
+    Dispatch {
+        module: Module::SelectPositionsChoose,
+        constants: vec![(0, CHOOSING.min(args.device.max_workgroup_size))],
+        push,
+        groups: [1, word(args.rows.most()), 1],
+        reads: vec![args.scratch],
+        writes: vec![output],
+    }
+}

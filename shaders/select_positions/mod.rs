@@ -1,0 +1,76 @@
+//! Selects the positions of its sequence to which a row attends: a *lightning indexer*.
+//!
+//! - this file: the parameters
+//! - `op`: the `impl Op`
+//! - `cpu`: the scores and the selection on the CPU
+//! - `gpu`: the dispatches
+//! - [`mod@reference`]: the formula in float64
+//! - `cases`: the expected results
+//!
+//! Index keys are stored in the [KV cache](crate::kv), next to the keys and values of the layer.
+
+mod cases;
+mod cpu;
+mod gpu;
+mod op;
+pub mod reference;
+#[cfg(test)]
+mod tests;
+
+use crate::kv::{KvShape, MAX_HEAD_DIM};
+use crate::op::ShapeError;
+
+pub use cases::cases;
+
+/// Stores the index keys of the rows, then selects for every row the `top_k` positions of its sequence up to its own with the
+/// highest scores. Of equal scores the one at the lower position is higher. A row that sees at most `top_k` positions
+/// selects all.
+///
+/// For a row at position `p` and `t <= p`: `s[t] = sum_h w[h] max(0, q[h]·k[t])`. A positive factor of all scores would change
+/// no selection, so there is none.
+///
+/// - Inputs: query [rows, n_heads * key_dim], key [rows, key_dim], weights w [rows, n_heads]; output
+///   [rows, top_k]: the selected positions as numbers, ascending; 0 after the last one.
+/// - A score is one chain of additions over the heads, each of one chain over the dimensions. So a selection depends
+///   neither on the chunks of the prompt nor on other sequences.
+/// - Source: DeepSeek-AI 2025, "DeepSeek-V3.2: Pushing the Frontier of Open Large Language Models", 2.1. Its rotation of
+///   queries and keys by a Hadamard matrix changes no product, so there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SelectPositions {
+    layer: usize,
+    n_heads: usize,
+    key_dim: usize,
+    top_k: usize,
+}
+
+/// Positions are numbers in float32, which has all integers up to this one.
+const MAX_POSITIONS: usize = 1 << 24;
+
+impl SelectPositions {
+    /// Selects `top_k` positions with `n_heads` queries and the index keys of a layer of the cache, `key_dim` values each.
+    ///
+    /// # Errors
+    /// [`ShapeError`] when a size is 0 or too large.
+    pub fn new(layer: usize, [n_heads, key_dim, top_k]: [usize; 3]) -> Result<Self, ShapeError> {
+        let sizes =
+            [("n_heads", n_heads, usize::MAX), ("key_dim", key_dim, MAX_HEAD_DIM), ("top_k", top_k, MAX_POSITIONS)];
+        for (what, found, most) in sizes {
+            if found == 0 || found > most {
+                let expected = format!("between 1 and {most}");
+                return Err(ShapeError::Mismatch { op: "select_positions", what: what.into(), found, expected });
+            }
+        }
+        Ok(SelectPositions { layer, n_heads, key_dim, top_k })
+    }
+
+    /// The most positions of a row.
+    #[must_use]
+    pub fn top_k(&self) -> usize {
+        self.top_k
+    }
+
+    /// The shape of the index keys.
+    fn index(&self) -> KvShape {
+        KvShape::index(self.key_dim)
+    }
+}

@@ -1,0 +1,64 @@
+//! The op: its shapes, its cost, and how it runs.
+
+use super::{SelectPositions, cpu, gpu};
+use crate::cost::{Cost, CostArgs};
+use crate::cpu::Kernel;
+use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
+use crate::op::{CpuArgs, Op, ShapeError};
+
+impl Op for SelectPositions {
+    fn name(&self) -> &'static str {
+        "select_positions"
+    }
+
+    fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
+        ShapeError::check(self.name(), "number of inputs", inputs.len(), 3)?;
+        let expected = [
+            ("width of the query", self.n_heads * self.key_dim),
+            ("width of the key", self.key_dim),
+            ("number of weights", self.n_heads),
+        ];
+        for ((what, expected), found) in expected.into_iter().zip(inputs) {
+            ShapeError::check(self.name(), what, *found, expected)?;
+        }
+        Ok(vec![self.top_k])
+    }
+
+    fn state_layer(&self) -> Option<usize> {
+        Some(self.layer)
+    }
+
+    fn scratch_len(&self, _: Kernel, rows: usize, context_tokens: usize) -> usize {
+        cpu::scratch_len(rows, context_tokens)
+    }
+
+    /// A product for each head and position of the rows that do not select all positions. Each index key is read once for all
+    /// rows of a sequence.
+    fn cost(&self, args: &CostArgs<'_>) -> Cost {
+        let batch = &args.batch;
+        let scored = |position: &u32| Some(*position as usize + 1).filter(|seen| *seen > self.top_k);
+        let scores: usize = batch.positions.iter().filter_map(scored).sum();
+        let starts: Vec<usize> = batch.run_starts().collect();
+        let ends = starts.iter().skip(1).copied().chain([batch.sequences.len()]).filter(|end| *end > 0);
+        let read: usize = ends.filter_map(|end| scored(&batch.positions[end - 1])).sum();
+        Cost {
+            memory_bytes: read as u64 * args.kv_position_bytes[self.layer].index,
+            activation_bytes: args.activation_bytes(),
+            float_operations: 2 * (scores * self.n_heads * (self.key_dim + 1)) as u64,
+            ..Cost::default()
+        }
+    }
+
+    fn run_cpu(&self, args: &mut CpuArgs<'_>) {
+        cpu::store(self, args);
+        cpu::select(self, args);
+    }
+
+    fn gpu_scratch_bytes(&self, _: &DeviceLimits, rows: usize, context_tokens: usize) -> u64 {
+        gpu::scratch_bytes(rows, context_tokens)
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        gpu::dispatches(self, args)
+    }
+}

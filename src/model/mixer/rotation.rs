@@ -1,0 +1,45 @@
+//! The rotation of queries and keys by their position.
+
+use std::sync::Arc;
+
+use cuelight_shaders::rope::Rope;
+
+use crate::graph::ValueId;
+use crate::model::arch::{RopePairs, UnwindowedRotary};
+use crate::model::builder::{BuildError, Builder};
+use crate::model::layer::RopeSpec;
+use crate::model::rope::frequencies;
+
+/// Rotates heads of `head_dim` values, of which the first `rotary_dim` form pairs.
+pub(super) fn rotate(
+    builder: &mut Builder<'_>,
+    rotation: (RopeSpec, usize),
+    head_dim: usize,
+    values: &[ValueId],
+) -> Result<Vec<ValueId>, BuildError> {
+    rotate_pairs(builder, rotation, (head_dim, builder.family.attention.rope_pairs), values)
+}
+
+/// As [`rotate`], with these pairs.
+pub(super) fn rotate_pairs(
+    builder: &mut Builder<'_>,
+    (rope, rotary_dim): (RopeSpec, usize),
+    (head_dim, pairs): (usize, RopePairs),
+    values: &[ValueId],
+) -> Result<Vec<ValueId>, BuildError> {
+    let factors = match rope.factors {
+        Some(tensor) => Some(divisors(builder, tensor, rotary_dim / 2)?),
+        None => None,
+    };
+    let frequencies = frequencies(rope.base, rotary_dim, rope.scaling, factors.as_deref());
+    let op = Rope::new(head_dim, pairs, frequencies.into(), rope.magnitude)?;
+    Ok(builder.graph.push(op, values)?)
+}
+
+/// The divisors of the frequencies of the first `pairs` pairs. Where layers rotate different numbers of values, the tensor is as
+/// long as for the most.
+fn divisors(builder: &mut Builder<'_>, tensor: &str, pairs: usize) -> Result<Arc<[f32]>, BuildError> {
+    let is_shared = builder.family.attention.unwindowed_rotary == UnwindowedRotary::Half;
+    let stored = builder.weights.columns(tensor).filter(|_| is_shared).unwrap_or(pairs).max(pairs);
+    Ok(builder.weights.vector(tensor, stored)?[..pairs].into())
+}
