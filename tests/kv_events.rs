@@ -3,12 +3,13 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::TcpListener;
 use std::time::Duration;
 
 use cuelight::core::request::Event as Answer;
 use cuelight::kv_events::{EventFormat, KvEvents, KvEventsOptions};
+use cuelight::pipeline::kv_store::{KvDirectory, KvStoreOptions};
 use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
 use cuelight_engine::engine::BLOCK_TOKENS;
 use cuelight_engine::load::{LoadOptions, plan};
@@ -27,8 +28,17 @@ use tiny_runtime::{answer, checkpoint, request, start};
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type")]
 enum Event {
-    BlockStored { block_hashes: Vec<u64>, parent_block_hash: Option<u64>, token_ids: Vec<u32>, block_size: usize },
-    BlockRemoved { block_hashes: Vec<u64> },
+    BlockStored {
+        block_hashes: Vec<u64>,
+        parent_block_hash: Option<u64>,
+        token_ids: Vec<u32>,
+        block_size: usize,
+        medium: String,
+    },
+    BlockRemoved {
+        block_hashes: Vec<u64>,
+        medium: String,
+    },
     AllBlocksCleared,
 }
 
@@ -38,6 +48,8 @@ struct Reader {
     next: Option<u64>,
     /// The text up to the end of each block.
     texts: HashMap<u64, Vec<u32>>,
+    /// The blocks that have copies in lower tiers, by medium.
+    copies: HashMap<String, HashSet<u64>>,
     events: usize,
 }
 
@@ -46,7 +58,7 @@ impl Reader {
         let mut socket = SubSocket::new();
         socket.connect(endpoint).await.unwrap();
         socket.subscribe("kv@pod@tiny").await.unwrap();
-        Reader { socket, next: None, texts: HashMap::new(), events: 0 }
+        Reader { socket, next: None, texts: HashMap::new(), copies: HashMap::new(), events: 0 }
     }
 
     /// Reads messages until none comes for a moment.
@@ -65,7 +77,18 @@ impl Reader {
     fn apply(&mut self, event: Event) {
         self.events += 1;
         match event {
-            Event::BlockStored { block_hashes, parent_block_hash, token_ids, block_size } => {
+            Event::BlockStored { block_hashes, parent_block_hash, token_ids, block_size, medium }
+                if medium != "GPU" =>
+            {
+                assert_eq!((parent_block_hash, token_ids.len(), block_size), (None, 0, BLOCK_TOKENS));
+                let copies = self.copies.entry(medium).or_default();
+                block_hashes.into_iter().for_each(|hash| assert!(copies.insert(hash), "a block was copied twice"));
+            }
+            Event::BlockRemoved { block_hashes, medium } if medium != "GPU" => {
+                let copies = self.copies.entry(medium).or_default();
+                block_hashes.iter().for_each(|hash| assert!(copies.remove(hash)));
+            }
+            Event::BlockStored { block_hashes, parent_block_hash, token_ids, block_size, .. } => {
                 assert_eq!((block_size, token_ids.len()), (BLOCK_TOKENS, BLOCK_TOKENS * block_hashes.len()));
                 let mut text = parent_block_hash.map_or_else(Vec::new, |parent| self.texts[&parent].clone());
                 for (hash, tokens) in block_hashes.into_iter().zip(token_ids.chunks(BLOCK_TOKENS)) {
@@ -73,11 +96,19 @@ impl Reader {
                     assert_eq!(self.texts.insert(hash, text.clone()), None, "a block was stored twice");
                 }
             }
-            Event::BlockRemoved { block_hashes } => {
+            Event::BlockRemoved { block_hashes, .. } => {
                 block_hashes.iter().for_each(|hash| assert!(self.texts.remove(hash).is_some()));
             }
-            Event::AllBlocksCleared => self.texts.clear(),
+            Event::AllBlocksCleared => {
+                self.texts.clear();
+                self.copies.clear();
+            }
         }
+    }
+
+    /// The number of copies in a lower tier.
+    fn copies(&self, medium: &str) -> usize {
+        self.copies.get(medium).map_or(0, HashSet::len)
     }
 
     /// The longest beginning of a prompt that the server is known to hold, in tokens.
@@ -88,13 +119,37 @@ impl Reader {
     }
 }
 
+fn load_options() -> LoadOptions {
+    LoadOptions { threads: 2, context_tokens: Some(256), ..LoadOptions::new(checkpoint("llama-q4_0.gguf")) }
+}
+
+/// Bytes of a KV block.
+fn block_bytes() -> u64 {
+    let memory = plan(&load_options()).unwrap().memory().clone();
+    memory.kv_bytes / memory.kv_blocks as u64
+}
+
 /// A runtime with a cache of 18 blocks, less than the prompts of all requests need.
-async fn small_runtime(kv_events: KvEvents) -> Runtime {
-    let mut options =
-        LoadOptions { threads: 2, context_tokens: Some(256), ..LoadOptions::new(checkpoint("llama-q4_0.gguf")) };
-    let memory = plan(&options).unwrap().memory().clone();
-    options.kv_bytes = Some(memory.kv_bytes / memory.kv_blocks as u64 * 18);
-    start(options, RuntimeOptions { model_id: "tiny".into(), kv_events, ..RuntimeOptions::default() }).await
+async fn small_runtime(kv_events: KvEvents, kv_store: KvStoreOptions) -> Runtime {
+    let options = LoadOptions { kv_bytes: Some(block_bytes() * 18), ..load_options() };
+    start(options, RuntimeOptions { model_id: "tiny".into(), kv_events, kv_store, ..RuntimeOptions::default() }).await
+}
+
+/// A publisher and its reader.
+async fn publish() -> (KvEvents, Reader) {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let endpoint = format!("tcp://127.0.0.1:{port}");
+    let options = KvEventsOptions {
+        endpoint: endpoint.clone(),
+        replay_endpoint: None,
+        topic: "kv@pod@{model}".into(),
+        format: EventFormat::Map,
+    };
+    let events = KvEvents::start(options).await.unwrap();
+    let reader = Reader::connect(&endpoint).await;
+    // Its subscription arrives before the first message.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    (events, reader)
 }
 
 /// The tokens of a prompt that the server itself finds in its cache when it computes them again.
@@ -112,19 +167,8 @@ async fn cached(runtime: &Runtime, seed: u64) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_of_the_messages_knows_what_the_server_holds() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let endpoint = format!("tcp://127.0.0.1:{port}");
-    let options = KvEventsOptions {
-        endpoint: endpoint.clone(),
-        replay_endpoint: None,
-        topic: "kv@pod@{model}".into(),
-        format: EventFormat::Map,
-    };
-    let events = KvEvents::start(options).await.unwrap();
-    let mut reader = Reader::connect(&endpoint).await;
-    // Its subscription arrives before the first message.
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    let runtime = small_runtime(events).await;
+    let (events, mut reader) = publish().await;
+    let runtime = small_runtime(events, KvStoreOptions::default()).await;
     for round in 0..3 {
         for seed in 0..8 {
             answer(&runtime, request(seed, 0.0)).await;
@@ -149,4 +193,40 @@ async fn a_reader_of_the_messages_knows_what_the_server_holds() {
     runtime.shutdown(Duration::ZERO).await;
     reader.read().await;
     assert!(reader.texts.is_empty(), "the model is unloaded");
+}
+
+/// Asserts that the reader knows as many copies as the tiers have.
+async fn assert_knows_copies(reader: &mut Reader, runtime: &Runtime) {
+    reader.read().await;
+    let [host, disk] = runtime.snapshot().tiers.map(|tier| tier.blocks);
+    assert_eq!((reader.copies("CPU"), reader.copies("DISK")), (host, disk));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_of_the_messages_knows_the_copies_in_lower_tiers() {
+    let folder = tempfile::tempdir().unwrap();
+    let directory = KvDirectory::open(folder.path()).unwrap();
+    let tiers = KvStoreOptions { host_bytes: 8 * block_bytes(), disk: Some((directory, 40 * block_bytes())) };
+    let (events, mut reader) = publish().await;
+    let runtime = small_runtime(events.clone(), tiers.clone()).await;
+    for round in 0..2 {
+        for seed in 0..8 {
+            answer(&runtime, request(seed, 0.0)).await;
+        }
+        assert_knows_copies(&mut reader, &runtime).await;
+        assert!(reader.copies("CPU") > 4 && reader.copies("DISK") > 4, "{:?}", reader.copies);
+        if round == 0 {
+            assert!(Role::Executor.kill(&runtime, 0));
+            answer(&runtime, request(1, 0.0)).await;
+            assert_knows_copies(&mut reader, &runtime).await;
+        }
+    }
+    runtime.shutdown(Duration::from_secs(20)).await;
+    reader.read().await;
+    assert!(reader.copies.is_empty(), "the model is unloaded");
+    let runtime = small_runtime(events, tiers).await;
+    answer(&runtime, request(9, 0.0)).await;
+    assert_knows_copies(&mut reader, &runtime).await;
+    assert!(reader.copies("DISK") > 4, "the files of the first runtime");
+    runtime.shutdown(Duration::ZERO).await;
 }

@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::core::block_hash::{BlockContent, BlockHash};
 use crate::core::cache_change::CacheChange;
 use crate::core::prefix_scope::PrefixScope;
+use crate::core::tier::Tier;
 
 /// How the fields of an event are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,7 +25,15 @@ pub enum EventFormat {
 }
 
 /// The medium of blocks on the device that computes.
-const MEDIUM: &str = "GPU";
+const DEVICE: &str = "GPU";
+
+/// The medium of the blocks of a tier.
+fn medium(tier: Tier) -> &'static str {
+    match tier {
+        Tier::Host => "CPU",
+        Tier::Disk => "DISK",
+    }
+}
 
 #[derive(Debug, PartialEq, Serialize)]
 struct BlockStored {
@@ -37,6 +46,22 @@ struct BlockStored {
     lora_id: Option<u32>,
     medium: &'static str,
     lora_name: Option<&'static str>,
+}
+
+impl Default for BlockStored {
+    /// No block, on the device.
+    fn default() -> Self {
+        BlockStored {
+            kind: "BlockStored",
+            block_hashes: Vec::new(),
+            parent_block_hash: None,
+            token_ids: Vec::new(),
+            block_size: BLOCK_TOKENS,
+            lora_id: None,
+            medium: DEVICE,
+            lora_name: None,
+        }
+    }
 }
 
 #[derive(Debug, PartialEq, Serialize)]
@@ -61,7 +86,8 @@ enum Event {
     Cleared(AllBlocksCleared),
 }
 
-/// Encodes changes as one batch. Blocks that follow each other become one event.
+/// Encodes changes as one batch. Blocks that follow each other become one event, and so do copies in one tier, whose tokens are
+/// those of the blocks with the same hashes on the device.
 pub(super) fn encode(changes: &[CacheChange], replica: usize, at: SystemTime, format: EventFormat) -> Vec<u8> {
     let seconds = at.duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
     let batch = (seconds, events(changes), replica);
@@ -77,25 +103,41 @@ fn events(changes: &[CacheChange]) -> Vec<Event> {
     let mut events = Vec::new();
     let mut last = None;
     for change in changes {
-        match (change, events.last_mut()) {
-            (CacheChange::Stored(block), Some(Event::Stored(event))) if last == Some(block.before) => {
-                event.block_hashes.push(block.hash.short());
-                event.token_ids.extend(block.tokens);
-            }
-            (CacheChange::Stored(block), _) => events.push(Event::Stored(stored(block))),
-            (CacheChange::Removed(hash), Some(Event::Removed(event))) => event.block_hashes.push(hash.short()),
-            (CacheChange::Removed(hash), _) => {
-                let block_hashes = vec![hash.short()];
-                events.push(Event::Removed(BlockRemoved { kind: "BlockRemoved", block_hashes, medium: MEDIUM }));
-            }
-            (CacheChange::Cleared, _) => events.push(Event::Cleared(AllBlocksCleared { kind: "AllBlocksCleared" })),
+        match change {
+            CacheChange::Stored(block) => match events.last_mut() {
+                Some(Event::Stored(event)) if last == Some(block.before) => {
+                    event.block_hashes.push(block.hash.short());
+                    event.token_ids.extend(block.tokens);
+                }
+                _ => events.push(Event::Stored(stored(block))),
+            },
+            CacheChange::Copied(tier, hash) => copied(&mut events, medium(*tier), hash.short()),
+            CacheChange::Removed(hash) => removed(&mut events, DEVICE, hash.short()),
+            CacheChange::Dropped(tier, hash) => removed(&mut events, medium(*tier), hash.short()),
+            CacheChange::Cleared => events.push(Event::Cleared(AllBlocksCleared { kind: "AllBlocksCleared" })),
         }
-        last = match change {
-            CacheChange::Stored(block) => Some(block.hash),
-            CacheChange::Removed(_) | CacheChange::Cleared => None,
-        };
+        last = if let CacheChange::Stored(block) = change { Some(block.hash) } else { None };
     }
     events
+}
+
+/// Adds the copy of a block in a tier.
+fn copied(events: &mut Vec<Event>, medium: &'static str, hash: u64) {
+    match events.last_mut() {
+        Some(Event::Stored(event)) if event.medium == medium => event.block_hashes.push(hash),
+        _ => events.push(Event::Stored(BlockStored { medium, block_hashes: vec![hash], ..BlockStored::default() })),
+    }
+}
+
+/// Adds the removal of a block.
+fn removed(events: &mut Vec<Event>, medium: &'static str, hash: u64) {
+    match events.last_mut() {
+        Some(Event::Removed(event)) if event.medium == medium => event.block_hashes.push(hash),
+        _ => {
+            let block_hashes = vec![hash];
+            events.push(Event::Removed(BlockRemoved { kind: "BlockRemoved", block_hashes, medium }));
+        }
+    }
 }
 
 /// The event of one block. A first block has no parent, unless only some prompts may use it: those of a tenant or an adapter.
@@ -103,14 +145,10 @@ fn events(changes: &[CacheChange]) -> Vec<Event> {
 fn stored(block: &BlockContent) -> BlockStored {
     let is_first = block.before == BlockHash::of_scope(&PrefixScope::default());
     BlockStored {
-        kind: "BlockStored",
         block_hashes: vec![block.hash.short()],
         parent_block_hash: (!is_first).then(|| block.before.short()),
         token_ids: block.tokens.to_vec(),
-        block_size: BLOCK_TOKENS,
-        lora_id: None,
-        medium: MEDIUM,
-        lora_name: None,
+        ..BlockStored::default()
     }
 }
 
@@ -141,6 +179,35 @@ mod tests {
         let [Event::Removed(removed), Event::Stored(again)] = &later[..] else { panic!("{later:?}") };
         assert_eq!(removed.block_hashes, [other.hash.short(), second.hash.short()]);
         assert_eq!(again.parent_block_hash, Some(first.hash.short()));
+    }
+
+    #[test]
+    fn copies_in_a_tier_are_events_of_their_own() {
+        let first = block(BlockHash::of_scope(&PrefixScope::default()), 0);
+        let second = block(first.hash, 100);
+        let found = events(&[
+            CacheChange::Stored(first),
+            CacheChange::Copied(Tier::Host, first.hash),
+            CacheChange::Copied(Tier::Host, second.hash),
+            CacheChange::Copied(Tier::Disk, first.hash),
+            CacheChange::Stored(second),
+            CacheChange::Dropped(Tier::Host, first.hash),
+            CacheChange::Removed(second.hash),
+        ]);
+        let of = |event: &Event| match event {
+            Event::Stored(event) => (true, event.medium, event.block_hashes.len(), event.token_ids.len()),
+            Event::Removed(event) => (false, event.medium, event.block_hashes.len(), 0),
+            Event::Cleared(_) => panic!("nothing was cleared"),
+        };
+        let expected = [
+            (true, "GPU", 1, BLOCK_TOKENS),
+            (true, "CPU", 2, 0),
+            (true, "DISK", 1, 0),
+            (true, "GPU", 1, BLOCK_TOKENS),
+            (false, "CPU", 1, 0),
+            (false, "GPU", 1, 0),
+        ];
+        assert_eq!(found.iter().map(of).collect::<Vec<_>>(), expected);
     }
 
     #[test]

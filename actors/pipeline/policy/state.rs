@@ -17,6 +17,7 @@ use super::state_slots::StateSlots;
 use super::step_record::StepRecord;
 use super::step_time::StepTime;
 use super::tiers::Tiers;
+use crate::core::cache_change::CacheChange;
 use crate::core::counts::Counts;
 use crate::core::request::{GenerationError, RequestId, SubmitError};
 use crate::core::shared_limit::{Client, SharedLimit};
@@ -85,7 +86,7 @@ impl Policy {
             recent_answers: RecentAnswers::default(),
             drafter_ready: false,
             draft_time: DraftTime::default(),
-            tiers: Tiers::default(),
+            tiers: empty_tiers(&config),
             steps: BTreeMap::new(),
             next_step: StepId(0),
             next_arrival: 0,
@@ -229,7 +230,7 @@ impl Policy {
         while self.may_form_step() && self.form_step(&mut effects) {}
         self.store_evicted(&mut effects);
         self.flush(&mut effects);
-        let changes = self.blocks.take_changes();
+        let changes = self.cache_changes();
         if !changes.is_empty() {
             effects.push(Effect::CacheChanged(changes));
         }
@@ -237,6 +238,18 @@ impl Policy {
             self.check();
         }
         effects
+    }
+
+    /// What has changed on the device and in the tiers since the last call.
+    fn cache_changes(&mut self) -> Vec<CacheChange> {
+        let mut changes = self.blocks.take_changes();
+        let of_tiers = self.tiers.take_changes();
+        if changes.contains(&CacheChange::Cleared) {
+            changes.extend(self.tiers.all_as_changes());
+        } else {
+            changes.extend(of_tiers);
+        }
+        changes
     }
 
     fn may_form_step(&mut self) -> bool {
@@ -415,4 +428,13 @@ fn empty_blocks(config: &PolicyConfig, blocks: usize) -> BlockManager {
         blocks.record_changes();
     }
     blocks
+}
+
+/// Tiers that have not reported anything.
+fn empty_tiers(config: &PolicyConfig) -> Tiers {
+    let mut tiers = Tiers::default();
+    if config.prefix_cache && config.reports_cache {
+        tiers.record_changes();
+    }
+    tiers
 }

@@ -12,6 +12,7 @@ use crate::core::block_hash::BlockHash;
 use crate::core::cache_change::CacheChange;
 use crate::core::draft::{DraftReply, DraftRequest};
 use crate::core::request::{GenerationError, MAX_STEP_TOKENS, RequestId};
+use crate::core::tier::Tier;
 use crate::pipeline::policy::*;
 
 /// The step times of the simulated device.
@@ -113,6 +114,7 @@ pub(super) struct World {
     pub(super) tiers: SimulatedTiers,
     /// The blocks of the prefix cache, as reported.
     known: HashSet<BlockHash>,
+    known_in_tiers: HashSet<(Tier, BlockHash)>,
 }
 
 impl World {
@@ -143,6 +145,7 @@ impl World {
             drafting: VecDeque::new(),
             tiers: SimulatedTiers::default(),
             known: HashSet::new(),
+            known_in_tiers: HashSet::new(),
         };
         world.on(PolicyEvent::ExecutorReady(limits));
         world
@@ -214,8 +217,11 @@ impl World {
             CacheChange::Removed(hash) => self.known.remove(&hash),
             CacheChange::Cleared => {
                 self.known.clear();
+                self.known_in_tiers.clear();
                 true
             }
+            CacheChange::Copied(tier, hash) => self.known_in_tiers.insert((tier, hash)),
+            CacheChange::Dropped(tier, hash) => self.known_in_tiers.remove(&(tier, hash)),
         };
         assert!(found, "stored twice, or removed without being there: {change:?}");
     }
@@ -226,6 +232,8 @@ impl World {
         }
         let known: HashSet<BlockHash> = self.policy.blocks.known().map(|content| content.hash).collect();
         assert_eq!(self.known, known);
+        let in_tier = |tier| self.policy.tiers.index(tier).oldest_first().map(move |block| (tier, block.hash));
+        assert_eq!(self.known_in_tiers, Tier::ALL.into_iter().flat_map(in_tier).collect());
     }
 
     pub(super) fn end(&mut self, id: RequestId, end: End) {

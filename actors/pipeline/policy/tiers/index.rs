@@ -21,6 +21,8 @@ pub(in crate::pipeline::policy) struct TierIndex {
     /// The present blocks, by the time of their last use.
     by_use: BTreeMap<i64, BlockHash>,
     clock: i64,
+    /// The blocks that became present or ceased to be since they were taken last. `None` when they are not recorded.
+    changes: Option<Vec<(BlockHash, bool)>>,
 }
 
 /// A present block.
@@ -91,6 +93,22 @@ impl TierIndex {
         self.clock - count as i64 + 1
     }
 
+    /// Records the changes from now on.
+    pub fn record_changes(&mut self) {
+        self.changes = Some(Vec::new());
+    }
+
+    /// The changes since the last call, in order: whether each block is present now. None unless they are recorded.
+    pub fn take_changes(&mut self) -> Vec<(BlockHash, bool)> {
+        self.changes.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn record(&mut self, hash: BlockHash, is_present: bool) {
+        if let Some(changes) = &mut self.changes {
+            changes.push((hash, is_present));
+        }
+    }
+
     /// The block is sent.
     pub fn send(&mut self, hash: BlockHash, is_portable: bool, used: i64) {
         self.entries.insert(hash, Entry { used, is_portable, is_present: false });
@@ -105,6 +123,7 @@ impl TierIndex {
         };
         self.entries.insert(hash, Entry { used, is_portable, is_present: true });
         self.by_use.insert(used, hash);
+        self.record(hash, true);
     }
 
     /// Forgets a block.
@@ -113,6 +132,7 @@ impl TierIndex {
             && entry.is_present
         {
             self.by_use.remove(&entry.used);
+            self.record(*hash, false);
         }
     }
 
@@ -120,6 +140,7 @@ impl TierIndex {
     pub fn pop_oldest(&mut self) -> Option<Present> {
         let (_, hash) = self.by_use.pop_first()?;
         let entry = self.entries.remove(&hash)?;
+        self.record(hash, false);
         Some(Present { hash, is_portable: entry.is_portable })
     }
 
@@ -177,6 +198,23 @@ mod tests {
         let order: Vec<_> = index.oldest_first().map(|present| present.hash).collect();
         assert_eq!(order, [hash(3), hash(4), hash(1)], "a block counts as used when it is sent");
         index.check();
+    }
+
+    #[test]
+    fn changes_of_present_blocks_are_recorded() {
+        let mut index = index(4);
+        add(&mut index, 1);
+        index.record_changes();
+        (2..=3).for_each(|number| add(&mut index, number));
+        index.arrived(hash(3), true);
+        index.pop_oldest();
+        index.remove(&hash(3));
+        let used = index.reserve(1);
+        index.send(hash(4), true, used);
+        index.remove(&hash(4));
+        let expected = [(hash(2), true), (hash(3), true), (hash(1), false), (hash(3), false)];
+        assert_eq!(index.take_changes(), expected);
+        assert!(index.take_changes().is_empty());
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub(super) use self::index::{Present, TierIndex};
 use super::events::{Effect, TierEffect};
 use super::kv_blocks::BlockHandle;
 use crate::core::block_hash::{BlockContent, BlockHash};
+use crate::core::cache_change::CacheChange;
 use crate::core::request::RequestId;
 use crate::core::tier::{FetchId, Tier, TierCounts};
 
@@ -173,6 +174,27 @@ impl Tiers {
         if let Some(flush) = &mut self.flush {
             flush.clear();
         }
+    }
+
+    /// Records what changes in the tiers from now on.
+    pub fn record_changes(&mut self) {
+        Tier::ALL.into_iter().for_each(|tier| self.parts(tier).0.record_changes());
+    }
+
+    /// The changes since the last call, in the order of each tier. None unless they are recorded.
+    pub fn take_changes(&mut self) -> Vec<CacheChange> {
+        let change = |tier, (hash, is_present)| match is_present {
+            true => CacheChange::Copied(tier, hash),
+            false => CacheChange::Dropped(tier, hash),
+        };
+        let of_tier = |tier| self.parts(tier).0.take_changes().into_iter().map(move |one| change(tier, one));
+        Tier::ALL.into_iter().flat_map(of_tier).collect()
+    }
+
+    /// All blocks of the tiers, as changes of empty ones.
+    pub fn all_as_changes(&self) -> impl Iterator<Item = CacheChange> {
+        let of_tier = |tier| self.index(tier).oldest_first().map(move |block| CacheChange::Copied(tier, block.hash));
+        Tier::ALL.into_iter().flat_map(of_tier)
     }
 
     /// Panics when an invariant does not hold.
