@@ -23,7 +23,7 @@ mod runner;
 #[path = "support/vulkan_device.rs"]
 mod vulkan_device;
 
-use runner::{Rows, Runner, Sequence, Setup, assert_same_bits, deltas, largest, load, mean};
+use runner::{Rows, Runner, Sequence, Setup, assert_same_bits, deltas, largest, load, longest_compared, mean};
 use vulkan_device::has_device;
 
 /// Largest mean |Δ log-prob| of a prompt's tokens compared with transformers, in nats.
@@ -129,7 +129,9 @@ fn agree_with_transformers(checkpoints: Vec<Expected>, kv_type: KvType) {
             (true, false) => GATE,
         };
         let mut runner = load(&folder().join(&expected.model), setup(kv_type));
-        let is_measured = |prompt: &&Prompt| is_exact || prompt.tokens.len() <= LONGEST_SHORT;
+        let longest = longest_compared(&folder().join(&expected.model), kv_type);
+        let longest = if is_exact { longest } else { longest.min(LONGEST_SHORT) };
+        let is_measured = |prompt: &&Prompt| prompt.tokens.len() <= longest;
         let prompts = expected.prompts.iter().filter(is_measured);
         let means: Vec<f64> = prompts.map(|prompt| distance(&mut runner, prompt)).collect();
         let shown: Vec<String> = means.iter().map(|mean| format!("{mean:8.1e}")).collect();
