@@ -55,18 +55,18 @@ pub(super) fn store(attention: &Attention, args: &CpuArgs<'_>) {
 pub(super) fn attend(attention: &Attention, args: &mut CpuArgs<'_>) {
     let (kernel, rows) = (args.kernel, args.rows);
     let (group, n_kv_heads) = (attention.group(), attention.kv.n_kv_heads);
+    let positions = args.batch.positions.iter().max().map_or(0, |last| *last as usize + 1);
+    let selects = attention.selects(positions);
     // The heads of a row share its selected positions, and other rows have others.
-    let heads_of_task = group.min(if attention.most_selected.is_some() { TASK_QUERIES } else { TASK_HEADS });
+    let heads_of_task = group.min(if selects.is_some() { TASK_QUERIES } else { TASK_HEADS });
     let head_tasks = n_kv_heads * group.div_ceil(heads_of_task);
     let enough_tasks = TASKS_PER_THREAD * args.team.threads();
     // Few enough rows that each thread has some tasks: the later rows of a long prompt take longer than its first.
-    let most_rows = if attention.most_selected.is_some() { 1 } else { TASK_QUERIES / heads_of_task };
+    let most_rows = if selects.is_some() { 1 } else { TASK_QUERIES / heads_of_task };
     let task_rows = (rows * head_tasks / enough_tasks).clamp(1, most_rows);
     let row_tasks = rows.div_ceil(task_rows);
 
-    let positions = args.batch.positions.iter().max().map_or(0, |last| *last as usize + 1);
-    let positions = attention.most_selected.map_or(positions, |most| most.min(positions));
-    let pieces = positions.div_ceil(PIECE_TOKENS);
+    let pieces = selects.unwrap_or(positions).div_ceil(PIECE_TOKENS);
     let partials_len = rows * attention.n_heads * pieces * partial_len(attention);
     let split = args.team.threads() > 1 && pieces > 1 && row_tasks * head_tasks < enough_tasks;
     let split = split && partials_len <= args.scratch.len();
@@ -76,7 +76,7 @@ pub(super) fn attend(attention: &Attention, args: &mut CpuArgs<'_>) {
         ..=SHORT_HEAD_DIM => (whole::<SHORT_HEAD_DIM> as Whole, piece::<SHORT_HEAD_DIM> as Piece),
         _ => (whole::<MAX_HEAD_DIM> as Whole, piece::<MAX_HEAD_DIM> as Piece),
     };
-    let selected = args.inputs.last().copied().filter(|_| attention.most_selected.is_some());
+    let selected = args.inputs.last().copied().filter(|_| selects.is_some());
     let (batch, query) = (args.batch, args.inputs[0]);
     let view = View { attention, batch, query, selected, output: &output, partials: &partials, pieces };
     // The rows and heads of a task.
@@ -117,7 +117,7 @@ struct View<'a> {
     batch: Batch<'a>,
     /// [rows, n_heads * key_dim]
     query: &'a [f32],
-    /// [rows, most_selected], if positions are selected
+    /// [rows, most_selected], if a row does not see all of its positions
     selected: Option<&'a [f32]>,
     /// [rows, n_heads * value_dim]
     output: &'a SharedMut<'a, f32>,

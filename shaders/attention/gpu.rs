@@ -92,7 +92,7 @@ struct Division {
 impl Division {
     fn new(attention: &Attention, device: &DeviceLimits, rows: usize, context_tokens: usize) -> Division {
         const MOST_HEADS: usize = 8;
-        let context_tokens = attention.most_selected.map_or(context_tokens, |most| most.min(context_tokens));
+        let context_tokens = attention.selects(context_tokens).unwrap_or(context_tokens);
         let of_kv_head = attention.group();
         // A head needs shared memory for its query, the scores of a piece, and one value for each invocation.
         let head_bytes = 4 * (attention.kv.key_dim.next_multiple_of(32) + PIECE_TOKENS + MAX_LANES);
@@ -217,9 +217,9 @@ pub(crate) fn store_keys(kv: KvShape, [key, keys]: [Region; 2], args: &GpuArgs<'
     Dispatch { reads: vec![key], writes: vec![keys], ..dispatch }
 }
 
-/// The selected positions, which are the last input, if positions are selected.
+/// The selected positions, which are the last input, if a row does not see all of its positions.
 fn selected(attention: &Attention, args: &GpuArgs<'_>) -> Option<Region> {
-    args.inputs.last().filter(|_| attention.most_selected.is_some()).map(|selected| selected.region)
+    args.inputs.last().filter(|_| attention.selects(args.context_tokens).is_some()).map(|selected| selected.region)
 }
 
 /// The dispatch that stores the keys and values of all rows, with an optional rotation.
@@ -298,7 +298,8 @@ impl<'a> Run<'a> {
         let division = divide(rows);
         let is_worthwhile = |tile: &QueryTile, rows_of_sequence| tile.is_worthwhile(rows_of_sequence, division.heads);
         // Rows that see different positions share no keys.
-        let tile = QueryTile::fitting(self.attention, args.device).filter(|_| self.attention.most_selected.is_none());
+        let selects = self.attention.selects(args.context_tokens).is_some();
+        let tile = QueryTile::fitting(self.attention, args.device).filter(|_| !selects);
         let Some(tile) = tile.filter(|tile| is_worthwhile(tile, rows / args.sequences)) else {
             return self.rows(&division, Rows::All(rows)).collect();
         };
@@ -316,7 +317,7 @@ impl<'a> Run<'a> {
 
     /// The dispatches that compute each row by itself, and merge the pieces if contexts are split.
     fn rows(&self, division: &Division, rows: Rows) -> impl Iterator<Item = Dispatch> {
-        let selects = u32::from(self.attention.most_selected.is_some());
+        let selects = u32::from(self.attention.selects(self.args.context_tokens).is_some());
         let constants = vec![(0, self.lanes()), (1, division.heads as u32), (6, selects), rows.constant()];
         let attend = self.dispatch(Module::AttentionAttend, division, constants, [division.tiles, rows.most()]);
         [attend].into_iter().chain(self.merge(division, rows))
@@ -360,7 +361,7 @@ impl<'a> Run<'a> {
             .size(window)
             .size(chunk)
             .size(division.pieces)
-            .size(attention.most_selected.unwrap_or(0))
+            .size(attention.selects(args.context_tokens).unwrap_or(0))
             .float(attention.scale)
             .float(attention.softcap.unwrap_or(0.0));
         constants.extend([(2, u32::from(division.split)), later_constant(attention)]);
@@ -389,7 +390,7 @@ impl<'a> Run<'a> {
             .size(window)
             .size(chunk)
             .size(division.pieces)
-            .size(attention.most_selected.unwrap_or(0));
+            .size(attention.selects(args.context_tokens).unwrap_or(0));
         let mut constants = vec![(0, args.device.subgroup_size), rows.constant(), later_constant(attention)];
         constants.extend(head_constants(attention.kv, args.kv.kv_type));
         division.split.then(|| Dispatch {

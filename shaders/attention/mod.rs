@@ -146,6 +146,12 @@ impl Attention {
         self.n_heads / self.kv.n_kv_heads
     }
 
+    /// The most positions of a row, if some row of sequences up to this length does not see all of its positions. Otherwise the
+    /// selected positions need not be read.
+    fn selects(&self, context_tokens: usize) -> Option<usize> {
+        self.most_selected.filter(|most| *most < context_tokens)
+    }
+
     /// The first position that a row at `position` sees, or 0 if positions are selected.
     fn first_visible(&self, position: usize) -> usize {
         self.window.map_or(0, |window| window.first_visible(position))

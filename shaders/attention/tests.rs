@@ -142,6 +142,9 @@ proptest! {
             let whole = world.step(kernel, &[(0, 0..len)]);
             let shared = world.step_of_team(kernel, &ReversedTeam, &[(1, 0..3), (0, cut..len)]);
             prop_assert_eq!(&whole[cut..], &shared[3..], "{}", kernel);
+            // A step in which each row sees all of its positions.
+            let first = world.step(kernel, &[(0, 0..most.min(len))]);
+            prop_assert_eq!(&whole[..most.min(len)], &first[..], "{}", kernel);
             for (position, row) in whole.iter().enumerate().skip(cut) {
                 assert_close(row, &world.reference(0, position), rounding(kv_type));
             }

@@ -1,6 +1,6 @@
 //! The expected results of [`SelectPositions`].
 //!
-//! All values are small integers, whose products and sums every backend and every type of cache has exactly. So many scores are
+//! All values are small integers, whose products and sums every backend and every type of cache has exactly. Many scores are then
 //! equal, and the selected positions must be exactly those of the reference.
 
 use std::ops::Range;

@@ -46,4 +46,8 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "bloom": Checkpoint(BLOOM, USUAL | dict(hidden_size=32, n_layer=2, n_head=4)),
     # The number of heads is no power of two.
     "mpt": Checkpoint(MPT, USUAL | dict(d_model=48, n_layers=2, n_heads=6, max_seq_len=512)),
+    # A limit that a third of the queries, keys and values exceeds.
+    "mpt-limited": Checkpoint(
+        MPT, USUAL | dict(d_model=32, n_layers=2, n_heads=4, max_seq_len=512, attn_config=dict(clip_qkv=1.0)),
+        extra_keys={"attention.clamp_kqv": 1.0}),
 }

@@ -6,6 +6,7 @@ use cuelight_engine::engine::{
     BLOCK_TOKENS, BlockId, Engine, ExpertCounts, LogitsWanted, Progress, SequenceRows, SequenceState, SlotId, Step,
     StepId, StepOutput, TokenId,
 };
+use cuelight_engine::format::gguf::{Gguf, Metadata};
 use cuelight_engine::load::{ActivationBits, ComputeDevice, CpuExperts, Kernel, KvType, LoadOptions, plan};
 
 /// How to run a model.
@@ -29,6 +30,17 @@ pub struct Setup {
     pub cpu_experts: CpuExperts,
     /// The precision to which integer kernels round the inputs of products.
     pub activation_bits: ActivationBits,
+}
+
+/// The longest prompt for which a model with this type of cache is compared with transformers.
+///
+/// Where rows attend to selected positions, a rounded cache selects another one where two scores are almost equal. That changes
+/// the row, by up to 2 nat in these checkpoints, and longer prompts have more such rows.
+pub fn longest_compared(path: &Path, kv_type: KvType) -> usize {
+    const WITH_SELECTION: usize = 40;
+    let gguf = Gguf::open(path).expect("the file is a checkpoint");
+    let selects = gguf.metadata().iter().any(|(key, _)| key.ends_with(".attention.indexer.top_k"));
+    if selects && kv_type != KvType::F32 { WITH_SELECTION } else { usize::MAX }
 }
 
 /// A sequence in an engine's KV cache.

@@ -27,9 +27,14 @@ impl Keys<'_> {
             let expected = format!("at least {} (the rotated values)", heads.rotary_dim);
             return Err(self.invalid("attention.indexer.key_length", indexer.head_dim, expected));
         }
+        let has_tensors = |layer: usize| self.has_tensor(layer, "indexer.attn_k.weight");
+        // A layer alone, such as one for multi-token prediction, has no earlier one. Files may have no indexer for it.
+        if heads.len() == 1 {
+            return Ok(vec![has_tensors(0).then_some(PositionSelection::Own(indexer))]);
+        }
         let has_indexer = match self.checkpoint.value(&self.name(TYPES)) {
             Some(_) => self.bool_of_layers(TYPES, heads.len())?,
-            None => (0..heads.len()).map(|layer| self.has_tensor(layer, "indexer.attn_k.weight")).collect(),
+            None => (0..heads.len()).map(has_tensors).collect(),
         };
         if has_indexer.first() == Some(&false) {
             return Err(self.invalid(TYPES, "no indexer in the first layer", "one"));

@@ -143,6 +143,14 @@ fn layers_select_positions_or_attend_to_those_of_an_earlier_layer() {
 }
 
 #[test]
+fn a_layer_alone_without_an_indexer_attends_to_all_positions() {
+    let mut keys = indexed();
+    keys.push(("block_count", Size(1)));
+    let h = read("glm-dsa", &keys).unwrap();
+    assert!(matches!(h.layers[0].mixer, MixerSpec::LatentAttention(_, _, None)));
+}
+
+#[test]
 fn impossible_indexers_are_refused() {
     let with = |key: &'static str, value: Stored| {
         let mut keys = indexed();
