@@ -45,6 +45,7 @@ fn limits(streams: usize, vocab_size: usize) -> EngineLimits {
         max_sequences: streams,
         max_logits_rows: streams,
         hidden: HiddenLimits::default(),
+        canvas: None,
         device: "simulated".into(),
     }
 }

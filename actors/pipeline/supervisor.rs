@@ -332,13 +332,14 @@ impl<S: ModelSource> SupervisorState<S> {
             journal: self.replica.journal().clone(),
             tracer: self.options.tracer.clone(),
             vocab_size: actors.model.limits.vocab_size,
-            hidden_width: actors.model.limits.hidden.width,
+            hidden_width: actors.model.limits.hidden_width(),
             client_stall_timeout: self.options.client_stall_timeout,
         };
         let (sampler, _) = Actor::spawn_linked(None, Sampler, arguments, me.get_cell()).await?;
         let arguments = SchedulerArguments {
             policy: PolicyConfig { reports_cache: self.options.kv_events.is_on(), ..self.options.policy },
             limits: actors.model.limits.clone(),
+            denoising: actors.model.card.denoising,
             sampler: sampler.clone(),
             replica: self.replica.clone(),
             kv_store: actors.kv_store.clone(),

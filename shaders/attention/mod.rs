@@ -72,6 +72,8 @@ impl Window {
 /// - Inputs: query [rows, n_heads * key_dim], key [rows, n_kv_heads * key_dim], and unless values are part of the keys
 ///   value [rows, n_kv_heads * value_dim]; output [rows, n_heads * value_dim].
 /// - A step may mix prefill chunks and decode rows. A row sees the rows of its own sequence in the same step.
+/// - The rows of a [canvas](crate::op::Batch::canvases) see all rows of it, and the positions before it that its first row
+///   sees. Only the CPU computes them.
 /// - The softmax is computed online over KV blocks in the order of positions. So the result does not depend on the
 ///   chunks of the prompt, nor on other sequences.
 /// - Source: Dao et al. 2022 (online softmax over blocks); Kwon et al. 2023 (paged cache); Ainslie et al. 2023
@@ -140,8 +142,12 @@ impl Attention {
         self.window.map_or(0, |window| window.first_visible(position))
     }
 
-    /// The positions that a row at `position` sees if its sequence ends before `end`.
-    fn visible(&self, position: usize, end: usize) -> Range<usize> {
+    /// The positions that a row at `position` sees if its sequence ends before `end`. All rows of a canvas see those from the
+    /// first that the row at its `start` sees.
+    fn visible(&self, position: usize, canvas: Option<usize>, end: usize) -> Range<usize> {
+        if let Some(start) = canvas {
+            return self.first_visible(start)..end;
+        }
         let after = match self.window {
             _ if !self.sees_later => position + 1,
             Some(Window::Last(positions)) => end.min(position + positions),

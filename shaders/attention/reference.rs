@@ -1,5 +1,7 @@
 //! Attention in float64, over contiguous rows.
 
+use std::ops::Range;
+
 use super::Attention;
 use crate::kv::KvShape;
 
@@ -9,8 +11,19 @@ use crate::kv::KvShape;
 /// `value` is not read where values are part of the keys.
 #[must_use]
 pub fn attend(attention: &Attention, position: usize, query: &[f32], key: &[f32], value: &[f32]) -> Vec<f64> {
+    let end = key.len() / (attention.kv.n_kv_heads * attention.kv.key_dim);
+    attend_to(attention, position, attention.visible(position, None, end), [query, key, value])
+}
+
+/// The output of a row that sees these positions, as [`attend`].
+#[must_use]
+pub fn attend_to(
+    attention: &Attention,
+    position: usize,
+    visible: Range<usize>,
+    [query, key, value]: [&[f32]; 3],
+) -> Vec<f64> {
     let Attention { n_heads, kv: KvShape { n_kv_heads, key_dim, value_dim, values_in_keys }, .. } = *attention;
-    let visible = attention.visible(position, key.len() / (n_kv_heads * key_dim));
     let mut output = Vec::with_capacity(n_heads * value_dim);
     for head in 0..n_heads {
         let kv_head = head / (n_heads / n_kv_heads);

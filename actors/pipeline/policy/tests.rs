@@ -33,6 +33,7 @@ fn limits() -> EngineLimits {
         max_sequences: 4,
         max_logits_rows: 8,
         hidden: HiddenLimits::default(),
+        canvas: None,
         device: "none".into(),
     }
 }

@@ -61,6 +61,7 @@ impl Fixture {
             hidden_rows: 0,
             samples: true,
             draft: None,
+            canvas: None,
         }
     }
 
@@ -180,6 +181,7 @@ async fn a_token_sampled_by_the_engine_counts_like_any_other() {
         hidden_rows: 0,
         samples: true,
         draft: None,
+        canvas: None,
     };
     let mut deliver = |sampled| {
         let outcome = fixture.sequence.sample(
@@ -211,6 +213,7 @@ async fn unusable_logits_fail_the_request() {
             hidden_rows: 0,
             samples: true,
             draft: None,
+            canvas: None,
         };
         assert!(matches!(fixture.advance(task, &logits).end, Some(Event::Failed(GenerationError::Engine(_)))));
     }

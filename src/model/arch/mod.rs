@@ -13,6 +13,7 @@ mod cohere2;
 mod cohere2moe;
 mod command_r;
 mod deepseek2;
+mod diffusion_gemma;
 mod dots1;
 mod ernie4_5;
 mod ernie4_5_moe;
@@ -85,8 +86,8 @@ mod step35;
 
 pub use family::{
     AttentionScale, AttentionSpec, Direction, EmbeddingNorm, EmbeddingScale, ExpertPlacement, Family, FeedForward,
-    Gate, LogitScale, Mixer, NormKind, Norms, Output, QkNorm, QkNormKind, Recurrent, Residual, Rotation, RoutingSpec,
-    SharedExpert, Temperature, UnwindowedRotary, Values, WindowedRope, Windows, YarnMultiplier, YarnRamp,
+    Gate, Generation, LogitScale, Mixer, NormKind, Norms, Output, QkNorm, QkNormKind, Recurrent, Residual, Rotation,
+    RoutingSpec, SharedExpert, Temperature, UnwindowedRotary, Values, WindowedRope, Windows, YarnMultiplier, YarnRamp,
 };
 
 use super::error::ModelError;
@@ -152,6 +153,7 @@ pub const FAMILIES: &[&Family] = &[
     &laguna::FAMILY,
     &mimo2::FAMILY,
     &step35::FAMILY,
+    &diffusion_gemma::FAMILY,
     &muse_glimmer::FAMILY,
     &qwen2vl::FAMILY,
     &qwen3vl::FAMILY,
@@ -209,7 +211,8 @@ mod tests {
     /// The classes of transformers whose values the checkpoints of each architecture are compared with.
     fn classes() -> BTreeMap<String, BTreeSet<String>> {
         let mut classes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        let folders = ["families", "embeddings"].map(|name| repository().join("tests/fixtures").join(name));
+        let folders =
+            ["families", "embeddings", "diffusion"].map(|name| repository().join("tests/fixtures").join(name));
         for entry in folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap()) {
             let path = entry.unwrap().path();
             if path.extension().is_none_or(|extension| extension != "json") {
