@@ -344,7 +344,8 @@ pub struct EngineLimits {
     pub max_batched_tokens: usize,
     /// Maximum sequences of a step.
     pub max_sequences: usize,
-    /// Maximum rows with logits of a step; at least `max_sequences`, or 0 for a model without an output head.
+    /// Maximum rows with logits of a step; at least `max_sequences`, or 0 for a model without an output head. For an engine that
+    /// denoises the rows of canvases, at least those of one.
     pub max_logits_rows: usize,
     /// The hidden values that it returns.
     pub hidden: HiddenLimits,

@@ -276,7 +276,7 @@ impl<S: ModelSource> SupervisorState<S> {
         };
         actors.executor = Some((executor.clone(), limits.clone()));
         // Fails only when the scheduler is gone. Its death is handled next.
-        let _ = requests.scheduler.cast(SchedulerMsg::ExecutorReady { executor, limits });
+        let _ = requests.scheduler.cast(SchedulerMsg::ExecutorReady { executor, limits: Box::new(limits) });
         self.set_status(Status::Ready);
         Ok(())
     }
@@ -416,7 +416,8 @@ impl<S: ModelSource> SupervisorState<S> {
         let RequestActors { sampler, scheduler } = requests;
         // An actor among them that has died already is handled next.
         let _ = executor.cast(ExecutorMsg::Connect { sampler: sampler.clone(), scheduler: scheduler.clone() });
-        let _ = scheduler.cast(SchedulerMsg::ExecutorReady { executor: executor.clone(), limits: limits.clone() });
+        let _ = scheduler
+            .cast(SchedulerMsg::ExecutorReady { executor: executor.clone(), limits: Box::new(limits.clone()) });
         self.set_status(Status::Ready);
         Ok(())
     }

@@ -86,14 +86,19 @@ impl Denoise {
     fn add_embeddings(&self, kernel: Kernel, logits: &[f32], softmax: &[Softmax], means: &mut [f32]) {
         let (vocabulary, width) = (self.table.rows, self.table.columns);
         let least = NEGLIGIBLE / vocabulary as f32;
+        // Most tokens are far below it, which their logits show.
+        let cutoffs: Vec<f32> = softmax.iter().map(|softmax| (least / softmax.share).ln() - 0.01).collect();
         let mut embedding = vec![0.0; width];
         means.fill(0.0);
         for token in 0..vocabulary {
             let mut is_decoded = false;
             for (row, softmax) in softmax.iter().enumerate() {
                 let scaled = (logits[row * vocabulary + token] - softmax.largest) * softmax.inverse;
+                if softmax.share == 0.0 || scaled < cutoffs[row] {
+                    continue;
+                }
                 let probability = exp(scaled) * softmax.share;
-                if probability < least || softmax.share == 0.0 {
+                if probability < least {
                     continue;
                 }
                 if !std::mem::replace(&mut is_decoded, true) {

@@ -127,13 +127,16 @@ pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
     Ok(Draft { options: options.clone(), checkpoint, pending_weights, division, limits, request, card, adapters })
 }
 
-/// Checks that a model that generates blocks runs on the CPU.
+/// Checks that a model that generates blocks runs on the CPU, without a draft model.
 fn check_canvases(model: &ModelGraph, checkpoint: &dyn Checkpoint, options: &LoadOptions) -> Result<(), LoadError> {
-    if model.hyperparameters.denoising.is_none() || is_on_cpu(options) {
-        return Ok(());
+    let path = || checkpoint.path().display().to_string();
+    match model.hyperparameters.denoising {
+        Some(_) if !is_on_cpu(options) => {
+            Err(LoadError::CanvasesWithoutCpu { path: path(), device: options.device.to_string() })
+        }
+        Some(_) if !options.draft.is_empty() => Err(LoadError::DraftOfBlocks { path: path() }),
+        _ => Ok(()),
     }
-    let path = checkpoint.path().display().to_string();
-    Err(LoadError::CanvasesWithoutCpu { path, device: options.device.to_string() })
 }
 
 fn is_on_cpu(options: &LoadOptions) -> bool {

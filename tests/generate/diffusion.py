@@ -218,9 +218,10 @@ def write_file(path, model, config) -> None:
 def write_directory(folder, model) -> None:
     """The directory as transformers saves it, without the tower for images."""
     shutil.rmtree(folder, ignore_errors=True)
+    model.generation_config.max_denoising_steps = MAX_STEPS
     model.save_pretrained(folder)
     weights = safetensors.torch.load_file(folder / "model.safetensors")
-    weights = {key: value for key, value in weights.items() if "vision" not in key}
+    weights = {key: value.contiguous() for key, value in weights.items() if "vision" not in key}
     safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 

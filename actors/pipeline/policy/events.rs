@@ -99,7 +99,7 @@ pub enum PolicyEvent {
     /// The client of a paused request reads again.
     Resume(RequestId),
     /// A new executor is ready. Its KV blocks are empty.
-    ExecutorReady(EngineLimits),
+    ExecutorReady(Box<EngineLimits>),
     /// The executor and all KV blocks are lost.
     ExecutorLost {
         /// The step that caused it. `None` when unknown: every step at the executor may have caused it.

@@ -205,7 +205,7 @@ impl Policy {
             PolicyEvent::StepFailed { step, reason } => self.step_refused(step, &reason, &mut effects),
             PolicyEvent::Sampled { step, outcomes } => self.sampled(step, outcomes, &mut effects),
             PolicyEvent::Resume(id) => self.set_paused(id, false),
-            PolicyEvent::ExecutorReady(limits) => self.executor_ready(limits, &mut effects),
+            PolicyEvent::ExecutorReady(limits) => self.executor_ready(*limits, &mut effects),
             PolicyEvent::ExecutorLost { failed, reason } => self.executor_lost(failed, &reason, &mut effects),
             PolicyEvent::DrafterReady => self.drafter_ready(),
             PolicyEvent::DrafterLost => self.drafter_lost(),

@@ -153,6 +153,7 @@ async fn prompts_are_scored_once_even_when_rows_repeat() {
     let rows: Vec<_> = (0..4).map(|i| fixture.row(&[*prompt.get(i + 1).unwrap_or(&0)])).collect();
     let task = |first_position, rows, samples| SampleTask {
         draft: None,
+        canvas: None,
         id: RequestId(1),
         rows,
         first_position,
