@@ -74,6 +74,7 @@ pub fn engine(text: &[u8]) -> Result<impl Engine, Box<dyn Error>> {
         max_sequences: 1,
         max_logits_rows: CONTEXT,
         hidden: HiddenLimits::default(),
+        canvas: None,
         device: "cpu".to_owned(),
     };
     let state = (KvCache::empty(), StateCache::empty());

@@ -191,7 +191,7 @@ impl CaseBatch {
             hidden: &self.hidden,
             state_from: &self.state_from,
             state_to: &self.state_to,
-            adapters: &[],
+            ..Batch::default()
         }
     }
 

@@ -20,13 +20,16 @@
 //! - [`roofline`]: the peak speed of the machine
 //! - the operations themselves, one file or folder each
 //! - [`lora`]: adapters, and the op that applies them
+//! - [`canvas_rows`], [`denoise`]: canvases, whose rows are denoised together
 //! - [`fusion`]: neighbouring ops that a GPU computes together
 //! - [`cases`]: the expected results of an op, for the tests of every backend
 //! - [`ops`]: the registry of all ops and their cases
 
+pub mod canvas_rows;
 pub mod cases;
 pub mod cost;
 pub mod cpu;
+pub mod denoise;
 pub mod elementwise;
 pub mod gpu;
 pub mod kv;

@@ -26,7 +26,7 @@ use crate::recurrent::StateCache;
 use crate::tuning::Tuning;
 use crate::weight::Weight;
 
-pub use batch::{Batch, Selection};
+pub use batch::{Batch, DenoiseParams, Selection};
 pub use observe::{InputObserver, MatrixInput};
 pub use shape::ShapeError;
 

@@ -10,6 +10,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
+pub use cuelight_shaders::denoise::DenoisedRow;
 pub use cuelight_shaders::lora::{Adapter, AdapterUse};
 pub use cuelight_shaders::sample_token::{RowSamplingParams, SampledToken};
 
@@ -102,7 +103,25 @@ pub struct SequenceRows {
     /// Whether the hidden values of all rows are returned, whatever `logits` is.
     pub returns_hidden: bool,
     /// [rows, width of [`HiddenLimits`]]: the hidden values that an engine with [`HiddenLimits::reads`] computes with; else empty.
+    /// For a canvas [rows, width of [`CanvasLimits`]], or empty for zeros.
     pub hidden: Vec<f32>,
+    /// Set if the rows are a canvas.
+    pub canvas: Option<Canvas>,
+}
+
+/// Rows that see each other and are denoised together, instead of each seeing the rows before it.
+///
+/// They see the positions before them as the first of them does. What they write to the KV cache is of no use to later steps, and
+/// `hidden` is what the step before returned for them ([`StepOutput::hidden`]). The rows return no logits but
+/// [`StepOutput::denoised`] and hidden values, and must ask for [`LogitsWanted::All`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Canvas {
+    /// Divides the logits before their entropy and the hidden values are computed; above 0.
+    pub temperature: f32,
+    /// How a token is sampled from each row, with the random number of `draws`.
+    pub sampling: RowSamplingParams,
+    /// [rows] random numbers: 64 uniform bits each.
+    pub draws: Vec<u64>,
 }
 
 impl SequenceRows {
@@ -171,11 +190,20 @@ impl Step {
         self.sequences.iter().map(|sequence| sequence.logits.rows(sequence.tokens.len())).sum()
     }
 
-    /// The hidden values that the engine computes with, [rows, width], as the inputs of its graph.
+    /// The hidden values that an engine with these limits computes with, [rows, width], as the inputs of its graph. Rows that are
+    /// given none have zeros.
     #[must_use]
-    pub fn graph_inputs(&self) -> Vec<Vec<f32>> {
-        let given = self.sequences.iter().flat_map(|sequence| &sequence.hidden).copied().collect::<Vec<_>>();
-        if given.is_empty() { Vec::new() } else { vec![given] }
+    pub fn graph_inputs(&self, limits: &EngineLimits) -> Vec<Vec<f32>> {
+        if !limits.hidden.reads && limits.canvas.is_none() {
+            return Vec::new();
+        }
+        let width = limits.hidden_width();
+        let mut given = Vec::with_capacity(self.rows() * width);
+        for sequence in &self.sequences {
+            given.extend_from_slice(&sequence.hidden);
+            given.resize(given.len() + sequence.tokens.len() * width - sequence.hidden.len(), 0.0);
+        }
+        vec![given]
     }
 
     /// The number of rows whose hidden values are returned.
@@ -193,8 +221,11 @@ pub struct StepOutput {
     /// [logits rows, vocab_size]: the requested rows, in the order of the step's sequences, without the rows from which the
     /// engine sampled a token.
     pub logits: Vec<f32>,
-    /// [hidden rows, width of [`HiddenLimits`]]: the hidden values of the requested rows, in the order of the step's sequences.
+    /// [hidden rows, width of [`HiddenLimits`]]: the hidden values of the requested rows, in the order of the step's sequences. Of
+    /// canvases [rows, width of [`CanvasLimits`]]: the embeddings that their tokens are expected to have.
     pub hidden: Vec<f32>,
+    /// The rows of canvases, in the order of the step's sequences.
+    pub denoised: Vec<DenoisedRow>,
     /// One entry per sequence that requests logits, in the order of the step: the token that the engine sampled, or `None` if
     /// its logits are returned. Empty for an engine that does not sample.
     pub sampled: Vec<Option<SampledToken>>,
@@ -216,12 +247,22 @@ impl StepOutput {
             id,
             logits: Vec::new(),
             hidden: Vec::new(),
+            denoised: Vec::new(),
             sampled: Vec::new(),
             elapsed: Duration::ZERO,
             ops: Vec::new(),
             experts: ExpertCounts::default(),
             prefill_saturation_rows: None,
         }
+    }
+}
+
+/// Divides what the last op of an engine with these limits returns: the logits, or the rows of canvases.
+#[must_use]
+pub(crate) fn logits_or_denoised(limits: &EngineLimits, values: Vec<f32>) -> (Vec<f32>, Vec<DenoisedRow>) {
+    match limits.canvas {
+        None => (values, Vec::new()),
+        Some(_) => (Vec::new(), values.as_chunks().0.iter().map(|row| DenoisedRow::of_values(*row)).collect()),
     }
 }
 
@@ -303,10 +344,14 @@ pub struct EngineLimits {
     pub max_batched_tokens: usize,
     /// Maximum sequences of a step.
     pub max_sequences: usize,
-    /// Maximum rows with logits of a step; at least `max_sequences`, or 0 for a model without an output head.
+    /// Maximum rows with logits of a step; at least `max_sequences`, or 0 for a model without an output head. For an engine that
+    /// denoises the rows of canvases, at least those of one.
     pub max_logits_rows: usize,
     /// The hidden values that it returns.
     pub hidden: HiddenLimits,
+    /// The canvases that it denoises; `None` for an engine that generates one token after the other. An engine with canvases
+    /// returns no logits.
+    pub canvas: Option<CanvasLimits>,
     /// A description of the device: "cpu (avx2, 2 threads)".
     pub device: String,
 }
@@ -324,6 +369,15 @@ pub struct HiddenLimits {
     pub all_rows: bool,
     /// Whether it computes with the hidden values of another engine, as the layer of a model that predicts more tokens does.
     pub reads: bool,
+}
+
+/// The canvases that an engine denoises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CanvasLimits {
+    /// Rows of a canvas: the tokens of a block.
+    pub tokens: usize,
+    /// Hidden values of a row.
+    pub width: usize,
 }
 
 /// How an engine stores the content of a KV block, for copies of blocks outside of it.
@@ -356,6 +410,12 @@ pub enum EngineError {
 }
 
 impl EngineLimits {
+    /// Hidden values of a row, of a canvas for an engine that denoises.
+    #[must_use]
+    pub fn hidden_width(&self) -> usize {
+        self.canvas.map_or(self.hidden.width, |canvas| canvas.width)
+    }
+
     /// The largest number of rows of each kind in a step.
     #[must_use]
     pub fn most_rows(&self) -> MostRows {

@@ -250,6 +250,7 @@ mod tests {
             max_sequences: 1,
             max_logits_rows,
             hidden: HiddenLimits::default(),
+            canvas: None,
             device: "counting".into(),
         };
         Counting { limits, steps: Vec::new() }

@@ -6,10 +6,13 @@
 //! [`penalties`] and bias change the logits first. [`TokenSampler::choose`] then truncates the distribution and draws from
 //! it. [`logprobs`] reports how likely a token was before any of these changes.
 //!
+//! [`denoise`] makes blocks of tokens, for models that generate these.
+//!
 //! An engine may sample tokens itself when the result depends on one row of logits only ([`SamplingParams::of_row_alone`]).
 //! It returns the same token: both use the formula of [`cuelight_shaders::sample_token`], whose integer sums do not depend
 //! on the order of summation.
 
+pub mod denoise;
 mod draw;
 mod error;
 mod exp;
@@ -21,6 +24,7 @@ mod repeats;
 pub mod token_sampler;
 
 pub use cuelight_shaders::sample_token::reference::sample as choose_by_row;
+pub use denoise::{Block, Denoised, Denoising, DenoisingRule};
 pub use draw::Draw;
 pub use error::InvalidLogits;
 pub use logprobs::{PositionLogprobs, TokenLogprob, position_logprobs};

@@ -144,6 +144,7 @@ impl ModelSource for CardModel {
             max_sequences: 16,
             max_logits_rows: 16,
             hidden: HiddenLimits::default(),
+            canvas: None,
             device: "a card that sleeps".into(),
         };
         let rows = Arc::clone(&self.rows);

@@ -43,6 +43,7 @@ async fn read(mut generation: Generation) -> (String, Result<(FinishReason, Usag
         match generation.next().await.expect("a stream has a last event") {
             Event::Progress(_) | Event::Prompt { .. } | Event::Embedded { .. } => {}
             Event::Token { text, .. } => received.push_str(&text),
+            Event::Block { tokens } => tokens.iter().for_each(|token| received.push_str(&token.text)),
             Event::Finished { reason, text, usage } => return (received + &text, Ok((reason, usage))),
             Event::Failed(error) => return (received, Err(error)),
         }

@@ -52,7 +52,7 @@ async fn usage(runtime: &Runtime, request: GenerationRequest) -> (Vec<u32>, Usag
             Event::Token { token, .. } => tokens.push(token),
             Event::Finished { usage, .. } => return (tokens, usage),
             Event::Failed(error) => panic!("{error}"),
-            Event::Progress(_) | Event::Prompt { .. } | Event::Embedded { .. } => {}
+            Event::Progress(_) | Event::Prompt { .. } | Event::Block { .. } | Event::Embedded { .. } => {}
         }
     }
     panic!("the request did not end");

@@ -45,6 +45,7 @@ fn limits(streams: usize, vocab_size: usize) -> EngineLimits {
         max_sequences: streams,
         max_logits_rows: streams,
         hidden: HiddenLimits::default(),
+        canvas: None,
         device: "simulated".into(),
     }
 }
@@ -186,7 +187,7 @@ fn a_step_of_256_sequences_is_formed_in_a_tenth_of_a_millisecond() {
     let limits = limits(SEQUENCES as usize, tokenizer().vocab_size());
     let config = PolicyConfig { steps_in_flight: 1, ..PolicyConfig::default() };
     let mut policy = Policy::new(config, limits.clone());
-    let mut effects = policy.on(PolicyEvent::ExecutorReady(limits));
+    let mut effects = policy.on(PolicyEvent::ExecutorReady(Box::new(limits)));
     for id in 0..SEQUENCES {
         // About a thousand tokens, all prompts different.
         let prompt = (0..1000).map(|i| ((i * 7 + id * 13 + i * id) % 256) as u32).collect();
@@ -204,6 +205,7 @@ fn a_step_of_256_sequences_is_formed_in_a_tenth_of_a_millisecond() {
             engine_sampling: None,
             draft_sampling: EngineSampling { params: RowSamplingParams::GREEDY, seed: 0, from: 0 },
             speculation: SpeculationOptions::default(),
+            denoising: None,
         };
         effects.extend(policy.submit(submission).unwrap());
     }

@@ -51,8 +51,8 @@ impl Reports {
                 usage.time_to_first_token = progress.elapsed;
             }
             AnswerEvent::Prompt(_) => {}
-            AnswerEvent::Token { .. } => {
-                usage.completion_tokens += 1;
+            AnswerEvent::Token { .. } | AnswerEvent::Block { .. } => {
+                usage.completion_tokens += if let AnswerEvent::Block { tokens, .. } = event { tokens.len() } else { 1 };
                 let now = Instant::now();
                 usage.generation_time = now - *first_token.get_or_insert(now);
             }

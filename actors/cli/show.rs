@@ -5,7 +5,7 @@ use std::fmt::Write;
 use cuelight_engine::checkpoint::{self, Checkpoint, TensorInfo};
 use cuelight_engine::load::{self, LoadPlan, Recommended, Source};
 use cuelight_engine::model::describe::LayerGroup;
-use cuelight_engine::sample::PartialSampling;
+use cuelight_engine::sample::{DenoisingRule, PartialSampling};
 use serde_json::{Map, Value, json};
 
 use super::hints::explain_load;
@@ -74,6 +74,9 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     text.push_str(&recommendations(&recommended));
     if let Ok(plan) = &plan {
         text.push_str(&layer_table(&plan.card().layers));
+        if let Some(DenoisingRule { tokens, max_steps, .. }) = plan.card().denoising {
+            let _ = writeln!(text, "\nGenerates blocks of {tokens} tokens in at most {max_steps} steps");
+        }
         if let Some(LayerGroup { mixer, feed_forward, .. }) = &plan.card().prediction {
             let _ = writeln!(text, "\nLayer for multi-token prediction (--draft mtp): {mixer}; {feed_forward}");
         }

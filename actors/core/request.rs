@@ -16,7 +16,7 @@ use super::stop_strings::StopStrings;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
-/// Maximum number of tokens that one step adds to an answer.
+/// Maximum number of tokens that one step adds to an answer, except as a block.
 pub const MAX_STEP_TOKENS: usize = 16;
 
 /// One sequence to generate. An API call with `n > 1` becomes several requests.
@@ -135,7 +135,7 @@ pub struct PromptProgress {
 }
 
 /// What a client receives for a request, in this order: any number of `Progress`, at most one `Prompt`, any number of
-/// `Token`s, and exactly one `Finished`, `Embedded` or `Failed`.
+/// `Token`s or `Block`s, and exactly one `Finished`, `Embedded` or `Failed`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// A part of the prompt was computed. Sent only when `reports_progress` is set.
@@ -153,6 +153,11 @@ pub enum Event {
         text: String,
         /// Its log-probability, when requested.
         logprobs: Option<PositionLogprobs>,
+    },
+    /// Some tokens that were generated together.
+    Block {
+        /// At least one.
+        tokens: Vec<BlockToken>,
     },
     /// The generation is complete.
     Finished {
@@ -172,6 +177,15 @@ pub enum Event {
     },
     /// The generation failed because of a fault of the server.
     Failed(GenerationError),
+}
+
+/// A token of a block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockToken {
+    /// The token.
+    pub token: TokenId,
+    /// The text that is certain with it, as that of [`Event::Token`].
+    pub text: String,
 }
 
 impl Event {
@@ -201,7 +215,7 @@ impl Event {
             Event::Failed(GenerationError::ShuttingDown) => "shutting_down",
             Event::Failed(GenerationError::StalledClient) => "stalled_client",
             Event::Failed(GenerationError::Constraint(_)) => "constraint_failed",
-            Event::Progress(_) | Event::Prompt { .. } | Event::Token { .. } => "none",
+            Event::Progress(_) | Event::Prompt { .. } | Event::Token { .. } | Event::Block { .. } => "none",
         }
     }
 }

@@ -130,6 +130,10 @@ catalogue! {
     GENERATION_TOKENS: Counter, "cuelight_generation_tokens_total" ["model"];
     /// Generated tokens that a constraint forced, so that they were not sampled.
     FORCED_TOKENS: Counter, "cuelight_forced_tokens_total" ["model"];
+    /// Blocks of tokens that were denoised.
+    BLOCKS: Counter, "cuelight_blocks_total" ["model"];
+    /// Tokens of blocks, each counted in every step of its block.
+    DENOISED_ROWS: Counter, "cuelight_denoised_rows_total" ["model"];
     /// Drafts of several tokens that a step verified, by where their tokens came from.
     DRAFTS: Counter, "cuelight_drafts_total" ["model", "source"];
     /// Tokens of these drafts.

@@ -64,6 +64,8 @@ pub struct RequestMetrics {
     prompt_tokens: Counters,
     generation_tokens: Counter,
     forced_tokens: Counter,
+    denoised_rows: Counter,
+    blocks: Counter,
     prefix_cache_queries: Counter,
     prefix_cache_hits: Counter,
     drafts: Counters,
@@ -94,6 +96,8 @@ impl RequestMetrics {
             prompt_tokens: counters(PROMPT_TOKENS, model_id, "source", &["computed", "cached"]),
             generation_tokens: counter(GENERATION_TOKENS),
             forced_tokens: counter(FORCED_TOKENS),
+            denoised_rows: counter(DENOISED_ROWS),
+            blocks: counter(BLOCKS),
             prefix_cache_queries: counter(PREFIX_CACHE_QUERIES),
             prefix_cache_hits: counter(PREFIX_CACHE_HITS),
             drafts: counters(DRAFTS, model_id, "source", &DraftSource::NAMES),
@@ -123,6 +127,12 @@ impl RequestMetrics {
     /// Records tokens that a constraint forced.
     pub(crate) fn forced(&self, count: usize) {
         self.forced_tokens.increment(count as u64);
+    }
+
+    /// Records a step of a block, and whether it was its last.
+    pub(crate) fn denoised(&self, rows: usize, is_finished: bool) {
+        self.denoised_rows.increment(rows as u64);
+        self.blocks.increment(u64::from(is_finished));
     }
 
     /// Records a draft that was verified.

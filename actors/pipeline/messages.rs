@@ -61,7 +61,7 @@ pub enum SchedulerMsg {
         /// Receives the steps.
         executor: ActorRef<ExecutorMsg>,
         /// The limits of its engine.
-        limits: EngineLimits,
+        limits: Box<EngineLimits>,
     },
     /// The draft model can be asked for drafts.
     DrafterReady(ActorRef<DrafterMsg>),

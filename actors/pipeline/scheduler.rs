@@ -14,7 +14,7 @@ use std::sync::Arc;
 use cuelight_engine::embedding::Pooling;
 use cuelight_engine::engine::EngineLimits;
 use cuelight_engine::host_blocks::HostBlock;
-use cuelight_engine::sample::Draw;
+use cuelight_engine::sample::{Denoising, DenoisingRule, Draw};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::oneshot;
 
@@ -36,6 +36,8 @@ pub struct SchedulerArguments {
     pub policy: PolicyConfig,
     /// The limits of the engine.
     pub limits: EngineLimits,
+    /// How the model denoises blocks of tokens, if it generates these.
+    pub denoising: Option<DenoisingRule>,
     /// Receives the beginning and end of requests.
     pub sampler: ActorRef<SamplerMsg>,
     /// Receives the counts for gauges. Its journal has the requests.
@@ -49,6 +51,7 @@ pub struct SchedulerArguments {
 /// The state of the scheduler.
 pub struct SchedulerState {
     policy: Policy,
+    denoising: Option<BlockModel>,
     sampler: ActorRef<SamplerMsg>,
     /// `None` while it is being rebuilt.
     executor: Option<ActorRef<ExecutorMsg>>,
@@ -81,7 +84,8 @@ impl Actor for Scheduler {
         me: ActorRef<SchedulerMsg>,
         arguments: SchedulerArguments,
     ) -> Result<SchedulerState, ActorProcessingErr> {
-        let SchedulerArguments { policy, limits, sampler, replica, kv_store, kv_events } = arguments;
+        let SchedulerArguments { policy, limits, denoising, sampler, replica, kv_store, kv_events } = arguments;
+        let denoising = denoising.map(|rule| BlockModel { rule, vocab_size: limits.vocab_size });
         sampler.cast(SamplerMsg::Connect(me.clone()))?;
         if let Some(kv_store) = &kv_store {
             kv_store.connect(me.clone());
@@ -95,6 +99,7 @@ impl Actor for Scheduler {
         let (executor, drafter, drained, fetched) = Default::default();
         Ok(SchedulerState {
             policy,
+            denoising,
             sampler,
             executor,
             drafter,
@@ -162,7 +167,7 @@ impl SchedulerState {
     /// Accepts or refuses a request, unless that was done already: after a restart it may be in both journal and mailbox.
     fn submit(&mut self, id: RequestId) {
         let Some(record) = self.journal.undecided(id) else { return };
-        match self.policy.submit(submission(&record)) {
+        match self.policy.submit(submission(&record, self.denoising)) {
             Ok(effects) => {
                 // First, so that a request whose steps kill this scheduler is continued by the next one.
                 self.journal.decide(&record, Ok(()));
@@ -195,13 +200,13 @@ impl SchedulerState {
                 tokens: committed.tokens,
                 is_paused,
             };
-            self.policy.resume(submission(&record), progress);
+            self.policy.resume(submission(&record, self.denoising), progress);
         });
         self.begin(record, is_paused);
     }
 
     fn begin(&self, record: Arc<RequestRecord>, is_paused: bool) {
-        let context_tokens = self.policy.context_tokens();
+        let context_tokens = self.policy.context_tokens_after(record.request.prompt.len());
         self.send_to_sampler(SamplerMsg::Begin { record, context_tokens, is_paused });
     }
 
@@ -303,8 +308,22 @@ impl SchedulerState {
     }
 }
 
+/// What blocks follow from, in addition to the request.
+#[derive(Debug, Clone, Copy)]
+struct BlockModel {
+    rule: DenoisingRule,
+    vocab_size: usize,
+}
+
+impl BlockModel {
+    fn denoising(self, request: &GenerationRequest, seed: u64) -> Denoising {
+        let BlockModel { rule, vocab_size } = self;
+        Denoising { rule, sampling: request.sampling.of_row(Draw { seed, position: 0 }), seed, vocab_size }
+    }
+}
+
 /// The parts of a request that matter for scheduling.
-fn submission(record: &RequestRecord) -> Submission {
+fn submission(record: &RequestRecord, denoising: Option<BlockModel>) -> Submission {
     let RequestRecord { id, request, seed, .. } = record;
     Submission {
         id: *id,
@@ -320,6 +339,7 @@ fn submission(record: &RequestRecord) -> Submission {
         engine_sampling: engine_sampling(request, *seed),
         draft_sampling: draft_sampling(request, *seed),
         speculation: request.speculation.clone(),
+        denoising: denoising.map(|model| model.denoising(request, *seed)),
     }
 }
 
@@ -367,14 +387,14 @@ mod tests {
         let mut request = GenerationRequest { prompt: vec![1, 2], ..GenerationRequest::default() };
         request.stop.min_tokens = 3;
         let record = RequestRecord::new(RequestId(1), request, channel(1).0);
-        let engine = submission(&record).engine_sampling;
+        let engine = submission(&record, None).engine_sampling;
         assert_eq!(
             engine.map(|engine| (engine.seed, engine.from)),
             Some((record.seed, 5)),
             "two of the prompt come first"
         );
         assert_eq!(record.request.sampling.seed, Some(record.seed));
-        let draft = submission(&record).draft_sampling;
+        let draft = submission(&record, None).draft_sampling;
         assert_eq!(draft.of_token(6), engine.and_then(|engine| engine.of_token(6)));
     }
 }

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use cuelight_engine::embedding::{EmbeddingSpec, Pooling};
 use cuelight_engine::engine::{
-    BLOCK_TOKENS, BlockId, BlockLayout, Engine, EngineError, EngineLimits, ExpertJob, ExpertResult, HiddenLimits,
-    LogitsWanted, Progress, SampledToken, SequenceRows, Step, StepOutput, TokenId,
+    BLOCK_TOKENS, BlockId, BlockLayout, Canvas, CanvasLimits, DenoisedRow, Engine, EngineError, EngineLimits,
+    ExpertJob, ExpertResult, HiddenLimits, LogitsWanted, Progress, SampledToken, SequenceRows, Step, StepOutput,
+    TokenId,
 };
 use cuelight_engine::format::chat_template::ChatTemplate;
 use cuelight_engine::format::gguf::Gguf;
@@ -20,7 +21,7 @@ use cuelight_engine::format::tokenizer::Tokenizer;
 use cuelight_engine::load::{LoadCancel, LoadProgress, LoadedModel, MemoryPlan, ModelCard, ModelFiles};
 use cuelight_engine::memory::Pool;
 use cuelight_engine::profile::{Cost, OpLabel, OpSpan};
-use cuelight_engine::sample::{PartialSampling, RecommendedSampling, choose_by_row};
+use cuelight_engine::sample::{DenoisingRule, PartialSampling, RecommendedSampling, choose_by_row};
 
 use super::model_source::{DraftModel, EngineHost, ModelSource, SourceError};
 
@@ -126,6 +127,8 @@ pub struct SimulatedModel {
     pub weights_bytes: u64,
     /// Injects faults.
     pub faults: Option<FaultInjector>,
+    /// How it denoises blocks of tokens, if it generates these.
+    pub denoising: Option<DenoisingRule>,
     /// The model that drafts tokens for it.
     pub draft: Option<Arc<SimulatedModel>>,
     /// Counters, shared by all clones.
@@ -190,6 +193,7 @@ impl SimulatedModel {
                 max_sequences: 16,
                 max_logits_rows: 64,
                 hidden: HiddenLimits { width: HIDDEN_WIDTH, max_rows: 64, ..HiddenLimits::default() },
+                canvas: None,
                 device: "simulated".into(),
             },
             output_tokens: vocabulary.filter(is_output).collect(),
@@ -205,6 +209,7 @@ impl SimulatedModel {
             host: EngineHost::VirtualTime,
             weights_bytes: 0,
             faults: None,
+            denoising: None,
             draft: None,
             counters: Arc::default(),
         }
@@ -217,6 +222,25 @@ impl SimulatedModel {
         let mut layer = SimulatedModel { counters: Arc::default(), draft: None, ..self.clone() };
         layer.limits.hidden.reads = true;
         self.draft = Some(Arc::new(layer));
+        self
+    }
+
+    /// The model as one that denoises blocks of this many tokens. How many steps a block takes depends on the text before it.
+    #[must_use]
+    pub fn with_blocks(mut self, tokens: usize) -> Self {
+        self.denoising = Some(DenoisingRule {
+            tokens,
+            max_steps: 8,
+            least_temperature: 0.4,
+            greatest_temperature: 0.8,
+            entropy_bound: 0.1,
+            stable_steps: 1,
+            confident_entropy: 0.005,
+        });
+        self.limits.canvas = Some(CanvasLimits { tokens, width: HIDDEN_WIDTH });
+        self.limits.hidden = HiddenLimits::default();
+        self.limits.max_logits_rows = 2 * tokens;
+        self.limits.max_batched_tokens = self.limits.max_batched_tokens.max(4 * tokens);
         self
     }
 
@@ -285,6 +309,7 @@ impl ModelSource for SimulatedModel {
             layers: Vec::new(),
             prediction: None,
             embedding: self.embedding(),
+            denoising: self.denoising,
             sampling: RecommendedSampling { stated: self.sampling, warnings: Vec::new() },
             stop: Vec::new(),
             system: None,
@@ -387,9 +412,15 @@ impl Engine for SimulatedEngine {
             Some(Fault::NotANumber | Fault::Slow(_)) | None => {}
         }
         let mut logits = Vec::with_capacity(step.logits_rows() * self.model.limits.vocab_size);
-        let (mut hidden, mut sampled) = (Vec::new(), Vec::new());
+        let (mut hidden, mut sampled, mut denoised) = (Vec::new(), Vec::new(), Vec::new());
         for sequence in &step.sequences {
             let start = logits.len();
+            if let Some(canvas) = &sequence.canvas {
+                let is_usable = fault != Some(Fault::NotANumber);
+                self.denoise(sequence, canvas, &mut hidden, &mut denoised);
+                denoised.iter_mut().filter(|_| !is_usable).for_each(|row| row.sampled = SampledToken::NotFinite(0));
+                continue;
+            }
             self.compute(sequence, &mut logits, &mut hidden);
             if fault == Some(Fault::NotANumber) {
                 logits[start..].fill(f32::NAN);
@@ -409,7 +440,7 @@ impl Engine for SimulatedEngine {
             std::thread::sleep(elapsed);
         }
         let ops = if self.model.profile_ops { self.ops(elapsed) } else { Vec::new() };
-        Ok(Progress::Done(StepOutput { logits, hidden, sampled, elapsed, ops, ..StepOutput::empty(step.id) }))
+        Ok(Progress::Done(StepOutput { logits, hidden, denoised, sampled, elapsed, ops, ..StepOutput::empty(step.id) }))
     }
 
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
@@ -477,7 +508,12 @@ impl SimulatedEngine {
             if limits.hidden.whole_sequences && sequence.first_position > 0 {
                 return Err(invalid(step, "a sequence continues, but its rows see later rows".into()));
             }
-            let given = if limits.hidden.reads { sequence.tokens.len() * HIDDEN_WIDTH } else { 0 };
+            let reads = limits.hidden.reads || (sequence.canvas.is_some() && !sequence.hidden.is_empty());
+            let given = if reads { sequence.tokens.len() * HIDDEN_WIDTH } else { 0 };
+            let wants = sequence.logits.rows(sequence.tokens.len()) > 0;
+            if limits.canvas.is_some() && sequence.canvas.is_some() != wants {
+                return Err(invalid(step, "rows with logits are not a canvas, or a canvas returns nothing".into()));
+            }
             if sequence.hidden.len() != given {
                 return Err(invalid(step, format!("{} hidden values were given, not {given}", sequence.hidden.len())));
             }
@@ -530,6 +566,50 @@ impl SimulatedEngine {
                 let last_two = mix(u64::from(before.token % 8) << 32 | u64::from(token % 8));
                 self.push_logits(hash, if repeats { last_two } else { hash }, logits);
             }
+        }
+    }
+
+    /// Adds the rows of a canvas. After some steps their tokens follow from the text before the block and from all canvases so
+    /// far, which the hidden values carry from step to step. So a canvas that is lost or of another block gives another text.
+    fn denoise(
+        &mut self,
+        sequence: &SequenceRows,
+        canvas: &Canvas,
+        hidden: &mut Vec<f32>,
+        denoised: &mut Vec<DenoisedRow>,
+    ) {
+        let slot = |position: usize| {
+            sequence.block_table[position / BLOCK_TOKENS] as usize * BLOCK_TOKENS + position % BLOCK_TOKENS
+        };
+        let first = sequence.first_position as usize;
+        let before = first.checked_sub(1).map_or(Slot::default(), |previous| self.kv[slot(previous)]);
+        let (steps, chain) = sequence
+            .hidden
+            .first_chunk()
+            .map_or((0, before.hash), |row: &[f32; HIDDEN_WIDTH]| (row[HIDDEN_WIDTH - 1] as u64, hash_of(row)));
+        let is_settled = steps > before.hash % 4;
+        let drawn = canvas.draws.iter().copied().chain([u64::from(canvas.temperature.to_bits())]);
+        let seen = sequence.tokens.iter().map(|token| u64::from(*token)).chain(drawn);
+        let chain = if is_settled { chain } else { seen.fold(chain, |hash, value| mix(hash ^ mix(value + 1))) };
+        let of_row = |row: usize, salt: u64| mix(chain ^ mix(salt) ^ row as u64);
+        for row in 0..sequence.tokens.len() {
+            let sampled = self.token_of(of_row(row, canvas.draws[row]));
+            denoised.push(DenoisedRow {
+                best: self.token_of(of_row(row, 0)),
+                sampled: SampledToken::Token(sampled),
+                entropy: if is_settled { 0.001 } else { (of_row(row, 1) >> 40) as f32 / (1 << 26) as f32 },
+            });
+            hidden.extend(hidden_of(chain).take(HIDDEN_WIDTH - 1).chain([(steps + 1) as f32]));
+            self.kv[slot(first + row)] = Slot { hash: of_row(row, 2), token: sampled };
+        }
+    }
+
+    /// A token that follows from a hash: one of the output, or the end of the text.
+    fn token_of(&self, hash: u64) -> TokenId {
+        let ends = self.model.tokenizer.end_of_generation();
+        match ends.first().filter(|_| hash.is_multiple_of(self.model.end_one_in.max(1))) {
+            Some(end) => *end,
+            None => self.model.output_tokens[mix(hash) as usize % self.model.output_tokens.len()],
         }
     }
 

@@ -276,7 +276,7 @@ impl<S: ModelSource> SupervisorState<S> {
         };
         actors.executor = Some((executor.clone(), limits.clone()));
         // Fails only when the scheduler is gone. Its death is handled next.
-        let _ = requests.scheduler.cast(SchedulerMsg::ExecutorReady { executor, limits });
+        let _ = requests.scheduler.cast(SchedulerMsg::ExecutorReady { executor, limits: Box::new(limits) });
         self.set_status(Status::Ready);
         Ok(())
     }
@@ -332,13 +332,14 @@ impl<S: ModelSource> SupervisorState<S> {
             journal: self.replica.journal().clone(),
             tracer: self.options.tracer.clone(),
             vocab_size: actors.model.limits.vocab_size,
-            hidden_width: actors.model.limits.hidden.width,
+            hidden_width: actors.model.limits.hidden_width(),
             client_stall_timeout: self.options.client_stall_timeout,
         };
         let (sampler, _) = Actor::spawn_linked(None, Sampler, arguments, me.get_cell()).await?;
         let arguments = SchedulerArguments {
             policy: PolicyConfig { reports_cache: self.options.kv_events.is_on(), ..self.options.policy },
             limits: actors.model.limits.clone(),
+            denoising: actors.model.card.denoising,
             sampler: sampler.clone(),
             replica: self.replica.clone(),
             kv_store: actors.kv_store.clone(),
@@ -415,7 +416,8 @@ impl<S: ModelSource> SupervisorState<S> {
         let RequestActors { sampler, scheduler } = requests;
         // An actor among them that has died already is handled next.
         let _ = executor.cast(ExecutorMsg::Connect { sampler: sampler.clone(), scheduler: scheduler.clone() });
-        let _ = scheduler.cast(SchedulerMsg::ExecutorReady { executor: executor.clone(), limits: limits.clone() });
+        let _ = scheduler
+            .cast(SchedulerMsg::ExecutorReady { executor: executor.clone(), limits: Box::new(limits.clone()) });
         self.set_status(Status::Ready);
         Ok(())
     }

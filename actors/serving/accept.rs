@@ -8,6 +8,7 @@ use cuelight_engine::format::chat_template::Cancellation;
 
 use super::answers::{Answers, Choice};
 use super::blocking::{off_worker, on_blocking_thread};
+use super::blocks;
 use super::chat_prompt::ChatPrompt;
 use super::constraint;
 use super::error::ApiError;
@@ -61,6 +62,9 @@ pub(crate) async fn accept(
     options.apply_recommended(model.card.sampling.stated);
     options.apply_recommended_stop(&model.stop);
     check_tokens(&options, &model)?;
+    if model.card.denoising.is_some() {
+        blocks::check(&served.id, &options, constraint.as_ref(), &output)?;
+    }
     let adapter = adapter_of(&options, &served, &model)?;
     let rules = output_rules(&model, &output).await?;
     let constraint = constraint::compile(&model, constraint, &output, &rules).await?;

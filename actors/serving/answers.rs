@@ -4,11 +4,11 @@ use cuelight_engine::engine::TokenId;
 
 use super::error::ApiError;
 use super::generations::Generations;
-use crate::core::request::{Event, FinishReason, PositionLogprobs, PromptProgress, Usage};
+use crate::core::request::{BlockToken, Event, FinishReason, PositionLogprobs, PromptProgress, Usage};
 use crate::output::{Delta, OutputParser};
 
 /// What a protocol encodes, in this order for each choice: any number of `Progress` if asked for, at most one `Prompt`, any
-/// number of `Token`s, one `Finished`.
+/// number of `Token`s or `Block`s, one `Finished`.
 #[derive(Debug)]
 pub(crate) enum AnswerEvent {
     /// A part of the prompt was computed.
@@ -17,6 +17,8 @@ pub(crate) enum AnswerEvent {
     Prompt(Vec<Option<PositionLogprobs>>),
     /// One generated token, and the deltas that it completes.
     Token { token: TokenId, logprobs: Option<PositionLogprobs>, deltas: Vec<Delta> },
+    /// Tokens that were generated together, and the deltas that they complete.
+    Block { tokens: Vec<TokenId>, deltas: Vec<Delta> },
     /// The end of the choice, and the deltas that were held back.
     Finished { finish: Finish, deltas: Vec<Delta> },
 }
@@ -59,6 +61,12 @@ impl Choice {
         }
     }
 
+    fn push_token(&mut self, text: String, deltas: &mut Vec<Delta>) {
+        self.push(text, deltas);
+        let is_reasoning = self.parser.as_ref().is_some_and(OutputParser::is_reasoning);
+        self.reasoning_tokens += usize::from(is_reasoning);
+    }
+
     fn finish(&mut self, deltas: &mut Vec<Delta>) {
         if let Some(parser) = &mut self.parser {
             parser.finish(deltas);
@@ -78,11 +86,18 @@ impl Choice {
             Event::Progress(progress) => Some(AnswerEvent::Progress(progress)),
             Event::Prompt { logprobs } => Some(AnswerEvent::Prompt(logprobs)),
             Event::Token { token, text, logprobs } => {
-                self.push(text, &mut deltas);
-                let is_reasoning = self.parser.as_ref().is_some_and(OutputParser::is_reasoning);
-                self.reasoning_tokens += usize::from(is_reasoning);
+                self.push_token(text, &mut deltas);
                 self.filter(&mut deltas);
                 Some(AnswerEvent::Token { token, logprobs, deltas })
+            }
+            Event::Block { tokens } => {
+                let tokens = tokens.into_iter().map(|BlockToken { token, text }| {
+                    self.push_token(text, &mut deltas);
+                    token
+                });
+                let tokens = tokens.collect();
+                self.filter(&mut deltas);
+                Some(AnswerEvent::Block { tokens, deltas: joined(deltas) })
             }
             Event::Finished { reason, text, usage } => {
                 self.push(text, &mut deltas);
@@ -95,6 +110,21 @@ impl Choice {
             Event::Embedded { .. } | Event::Failed(_) => None,
         }
     }
+}
+
+/// The deltas with neighbours of one kind as one.
+fn joined(deltas: Vec<Delta>) -> Vec<Delta> {
+    let mut joined: Vec<Delta> = Vec::with_capacity(deltas.len());
+    for delta in deltas {
+        match (joined.last_mut(), delta) {
+            (Some(Delta::Text(before)), Delta::Text(text))
+            | (Some(Delta::Reasoning(before)), Delta::Reasoning(text)) => {
+                before.push_str(&text);
+            }
+            (_, delta) => joined.push(delta),
+        }
+    }
+    joined
 }
 
 impl Answers {
@@ -173,6 +203,10 @@ impl Answer {
             AnswerEvent::Token { token, logprobs, deltas } => {
                 self.tokens.push(token);
                 self.logprobs.extend(logprobs);
+                deltas.into_iter().for_each(|delta| self.add_delta(delta));
+            }
+            AnswerEvent::Block { tokens, deltas } => {
+                self.tokens.extend(tokens);
                 deltas.into_iter().for_each(|delta| self.add_delta(delta));
             }
             AnswerEvent::Finished { finish, deltas } => {

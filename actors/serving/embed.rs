@@ -194,7 +194,7 @@ async fn vector_of(mut generation: Generation) -> Result<Vec<f32>, ApiError> {
             Some(Event::Finished { reason: FinishReason::Cancelled, .. }) => {
                 return Err(GenerationError::ShuttingDown.into());
             }
-            Some(Event::Progress(_) | Event::Prompt { .. } | Event::Token { .. }) => {}
+            Some(Event::Progress(_) | Event::Prompt { .. } | Event::Token { .. } | Event::Block { .. }) => {}
             Some(Event::Finished { .. }) | None => {
                 return Err(GenerationError::Engine("it stopped without an embedding".to_owned()).into());
             }

@@ -12,6 +12,7 @@
 pub(crate) mod accept;
 pub(crate) mod answers;
 pub(crate) mod blocking;
+mod blocks;
 pub(crate) mod chat_prompt;
 mod constraint;
 pub(crate) mod embed;

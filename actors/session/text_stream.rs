@@ -56,6 +56,10 @@ impl<'session> TextStream<'session> {
                 self.context.push(token);
                 deltas
             }
+            AnswerEvent::Block { tokens, deltas } => {
+                self.context.extend(tokens);
+                deltas
+            }
             AnswerEvent::Finished { finish, deltas } => {
                 // The token by which the model ended would stand between this text and the next one.
                 if matches!(finish.reason, FinishReason::StopToken(end) if self.context.last() == Some(&end)) {

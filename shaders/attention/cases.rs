@@ -343,6 +343,13 @@ impl Sequences {
         reference::attend(&self.attention, (position, selected.as_deref()), query, key, value)
     }
 
+    /// The expected output for a position of a sequence that sees these positions.
+    #[cfg(test)]
+    pub fn reference_of(&self, sequence: usize, position: usize, visible: Range<usize>) -> Vec<f64> {
+        let values = [&self.query[sequence], &self.key[sequence], &self.value[sequence]];
+        reference::attend_to(&self.attention, position, &visible.collect::<Vec<_>>(), values.map(Vec::as_slice))
+    }
+
     /// A step with its expected outputs. The reference is slow, so it is computed only for the first and the last row
     /// of each range, and for some rows between.
     fn case_step(&self, ranges: &[(usize, Range<usize>)], tolerance: f64) -> CaseStep {

@@ -139,6 +139,8 @@ impl<'a> View<'a> {
 
     fn queries(&self, kv: &'a KvCache, rows: Range<usize>, kv_head: usize, heads: Range<usize>) -> Queries<'a> {
         let first_position = self.batch.positions[rows.start] as usize;
+        let is_canvas = self.batch.is_canvas(rows.start);
+        let sees_later = self.attention.sees_later || is_canvas;
         Queries {
             attention: self.attention,
             layer: kv.layer(self.attention.layer),
@@ -151,10 +153,17 @@ impl<'a> View<'a> {
             kv_head,
             first_row: rows.start,
             first_position,
-            end: first_position + rows.len() + if self.attention.sees_later { self.rows_after(rows.end) } else { 0 },
+            canvas: is_canvas.then(|| first_position - self.rows_before(rows.start)),
+            end: first_position + rows.len() + if sees_later { self.rows_after(rows.end) } else { 0 },
             rows: rows.len(),
             heads,
         }
+    }
+
+    /// The number of rows before `start` that belong to its sequence.
+    fn rows_before(&self, start: usize) -> usize {
+        let sequences = self.batch.sequences;
+        sequences[..start].iter().rev().take_while(|sequence| **sequence == sequences[start]).count()
     }
 
     /// The number of rows from `end` on that belong to the sequence of the row before.

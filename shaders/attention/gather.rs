@@ -46,6 +46,8 @@ pub(super) struct Queries<'a> {
     pub kv_head: usize,
     pub first_row: usize,
     pub first_position: usize,
+    /// The position of the first row of the canvas that the rows are part of.
+    pub canvas: Option<usize>,
     /// The end of the positions of the sequence.
     pub end: usize,
     pub rows: usize,
@@ -85,13 +87,14 @@ impl Queries<'_> {
     /// The positions that any query sees.
     pub fn visible(&self) -> Range<usize> {
         let last = self.first_position + self.rows - 1;
-        self.attention.first_visible(self.first_position)..self.attention.visible(last, self.end).end
+        let visible = |position| self.attention.visible(position, self.canvas, self.end);
+        visible(self.first_position).start..visible(last).end
     }
 
     /// The positions that one query sees among the `len` positions from `start` on, relative to `start`.
     #[inline(always)]
     fn visible_in(&self, index: usize, start: usize, len: usize) -> Range<usize> {
-        let visible = self.attention.visible(self.position(index), self.end);
+        let visible = self.attention.visible(self.position(index), self.canvas, self.end);
         let first = visible.start.saturating_sub(start).min(len);
         first..visible.end.saturating_sub(start).clamp(first, len)
     }

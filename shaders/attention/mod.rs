@@ -76,6 +76,8 @@ impl Window {
 ///   ascending ([`SelectPositions`](crate::select_positions::SelectPositions)). The softmax then proceeds over them in the
 ///   same pieces, as if they were adjacent.
 /// - A step may mix prefill chunks and decode rows. A row sees the rows of its own sequence in the same step.
+/// - The rows of a [canvas](crate::op::Batch::canvases) see all rows of it, and the positions before it that its first row
+///   sees. Only the CPU computes them.
 /// - The softmax is computed online over KV blocks in the order of positions. So the result does not depend on the
 ///   chunks of the prompt, nor on other sequences.
 /// - Source: Dao et al. 2022 (online softmax over blocks); Kwon et al. 2023 (paged cache); Ainslie et al. 2023
@@ -158,8 +160,11 @@ impl Attention {
     }
 
     /// The positions that a row at `position` sees if its sequence ends before `end`; the indices of its selected positions
-    /// if these are selected.
-    fn visible(&self, position: usize, end: usize) -> Range<usize> {
+    /// if these are selected. All rows of a canvas see those from the first that the row at its `start` sees.
+    fn visible(&self, position: usize, canvas: Option<usize>, end: usize) -> Range<usize> {
+        if let Some(start) = canvas {
+            return self.first_visible(start)..end;
+        }
         let after = match self.window {
             _ if !self.sees_later => self.most_selected.map_or(position + 1, |most| most.min(position + 1)),
             Some(Window::Last(positions)) => end.min(position + positions),

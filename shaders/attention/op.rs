@@ -50,7 +50,8 @@ impl Op for Attention {
         let ends = starts.iter().skip(1).copied().chain([batch.sequences.len()]);
         for (start, end) in starts.iter().copied().zip(ends) {
             let after = batch.positions[end - 1] as usize + 1;
-            let visible = |row: usize| self.visible(batch.positions[row] as usize, after);
+            let canvas = batch.is_canvas(start).then(|| batch.positions[start] as usize);
+            let visible = |row: usize| self.visible(batch.positions[row] as usize, canvas, after);
             seen += (start..end).map(|row| visible(row).len()).sum::<usize>();
             // The positions of the rows of a sequence overlap, and each is read once. Of selected positions this is the least.
             positions += visible(end - 1).end - visible(start).start;

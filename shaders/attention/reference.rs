@@ -15,11 +15,23 @@ pub fn attend(
     key: &[f32],
     value: &[f32],
 ) -> Vec<f64> {
-    let Attention { n_heads, kv: KvShape { n_kv_heads, key_dim, value_dim, values_in_keys }, .. } = *attention;
+    let end = key.len() / (attention.kv.n_kv_heads * attention.kv.key_dim);
     let visible: Vec<usize> = match selected {
         Some(selected) => selected.to_vec(),
-        None => attention.visible(position, key.len() / (n_kv_heads * key_dim)).collect(),
+        None => attention.visible(position, None, end).collect(),
     };
+    attend_to(attention, position, &visible, [query, key, value])
+}
+
+/// The output of a row that sees these positions, as [`attend`].
+#[must_use]
+pub fn attend_to(
+    attention: &Attention,
+    position: usize,
+    visible: &[usize],
+    [query, key, value]: [&[f32]; 3],
+) -> Vec<f64> {
+    let Attention { n_heads, kv: KvShape { n_kv_heads, key_dim, value_dim, values_in_keys }, .. } = *attention;
     let mut output = Vec::with_capacity(n_heads * value_dim);
     for head in 0..n_heads {
         let kv_head = head / (n_heads / n_kv_heads);

@@ -127,7 +127,7 @@ mod tests {
             hidden: &[2],
             state_from: &[NO_SLOT, 4],
             state_to: &[NO_SLOT, 3, 4],
-            adapters: &[],
+            ..Batch::default()
         };
         let written = layout.write(&batch, &mut words);
         assert_eq!(words[..4], [3, 2, 2, 1]);

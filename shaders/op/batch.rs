@@ -1,6 +1,7 @@
 //! The rows of one step.
 
 use crate::lora::adapter::AdapterUse;
+use crate::sample_token::params::RowSamplingParams;
 
 /// The rows of one step: their tokens, positions and sequences, and the rows whose logits or hidden values are requested.
 #[derive(Clone, Copy, Default)]
@@ -25,6 +26,20 @@ pub struct Batch<'a> {
     pub state_to: &'a [u32],
     /// The adapter of each sequence, if it has one. Empty when no sequence has one.
     pub adapters: &'a [Option<&'a AdapterUse>],
+    /// For each sequence whether its rows are a canvas: they see each other, and of the positions before them what the first of
+    /// them sees. Empty when no sequence has a canvas.
+    pub canvases: &'a [bool],
+    /// How each of the `selected` rows is denoised. Empty for a model without canvases.
+    pub denoised: &'a [DenoiseParams],
+}
+
+/// How a row of a canvas is denoised.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DenoiseParams {
+    /// Divides the logits before their entropy and the expected embedding are computed; above 0.
+    pub temperature: f32,
+    /// How the row's token is sampled.
+    pub sampling: RowSamplingParams,
 }
 
 /// The rows that an op keeps of all rows of a step.
@@ -61,6 +76,12 @@ impl<'a> Batch<'a> {
         }
         let row = if rows == self.rows() { row } else { self.selected[row] as usize };
         self.adapters[self.sequences[row] as usize]
+    }
+
+    /// Whether a row is part of a canvas.
+    #[must_use]
+    pub fn is_canvas(&self, row: usize) -> bool {
+        !self.canvases.is_empty() && self.canvases[self.sequences[row] as usize]
     }
 
     /// The first row of each run of rows of one sequence.

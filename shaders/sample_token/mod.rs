@@ -1,6 +1,7 @@
 //! Token sampling: the most likely token, or a draw from the truncated distribution of a row of logits.
 //!
-//! - this file: the formula, the parameters of a row, and the op
+//! - this file: the formula and the op
+//! - [`params`]: the parameters of a row, and the result
 //! - [`weight`]: the relative probability of a token, as an integer
 //! - [`reference`](mod@reference): a direct implementation of the formula, for tests and for the op on the CPU
 //! - `gpu`: the passes over a row on a GPU, and the encoding of their parameters
@@ -11,40 +12,13 @@
 mod cases;
 mod gpu;
 mod op;
+pub mod params;
 pub mod reference;
 pub mod weight;
 
 pub use cases::cases;
 pub use op::{PARAMS_WORDS, words};
-
-/// Sampling parameters that need no state beyond the row of logits.
-///
-/// The caller must ensure that the values are in their ranges.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RowSamplingParams {
-    /// Divides the logits; 0 takes the most likely token.
-    pub temperature: f32,
-    /// Keep the k most likely tokens; 0 keeps all.
-    pub top_k: u32,
-    /// Keep the fewest most likely tokens whose probabilities sum to this; 1 keeps all.
-    pub top_p: f32,
-    /// Keep tokens at least this likely relative to the most likely; 0 keeps all.
-    pub min_p: f32,
-    /// The random number of this draw: 64 uniform bits.
-    pub random: u64,
-}
-
-impl RowSamplingParams {
-    /// Selects the most likely token.
-    pub const GREEDY: RowSamplingParams =
-        RowSamplingParams { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, random: 0 };
-
-    /// Whether the result is the most likely token for every random number.
-    #[must_use]
-    pub fn is_greedy(&self) -> bool {
-        self.temperature <= 0.0 || self.top_k == 1
-    }
-}
+pub use params::{LARGEST_VOCABULARY, RowSamplingParams, SampledToken};
 
 /// The factor of the logits. Logits are multiplied and not divided, because a quotient on a GPU can differ in its last
 /// bits.
@@ -83,41 +57,6 @@ impl Terms {
             floor: floor(min_p),
             top_p: if top_p < 1.0 { weight::share_bits(top_p).max(1) } else { 0 },
             random,
-        }
-    }
-}
-
-/// The result of sampling a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SampledToken {
-    /// This token.
-    Token(u32),
-    /// No token was requested, or no logit is above minus infinity.
-    Nothing,
-    /// The first token whose logit is NaN or plus infinity.
-    NotFinite(u32),
-}
-
-impl SampledToken {
-    /// Encodes the result as a float32: `token`, -1, or `-2 - token`.
-    ///
-    /// Float32 represents every token number exactly; [`SampleToken`] checks the size of the vocabulary.
-    #[must_use]
-    pub fn to_value(self) -> f32 {
-        match self {
-            SampledToken::Token(token) => token as f32,
-            SampledToken::Nothing => -1.0,
-            SampledToken::NotFinite(token) => -2.0 - token as f32,
-        }
-    }
-
-    /// Decodes a value of [`SampledToken::to_value`].
-    #[must_use]
-    pub fn of_value(value: f32) -> Self {
-        match value {
-            value if value >= 0.0 => SampledToken::Token(value as u32),
-            value if value <= -2.0 => SampledToken::NotFinite((-2.0 - value) as u32),
-            _ => SampledToken::Nothing,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The op that samples tokens: its shapes, its cost, and how it runs.
 
-use super::{RowSamplingParams, SampleToken, SampledToken, Terms, gpu, reference};
+use super::{LARGEST_VOCABULARY, RowSamplingParams, SampleToken, SampledToken, Terms, gpu, reference};
 use crate::cost::{Cost, CostArgs};
 use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
 use crate::op::{CpuArgs, Op, ShapeError};
@@ -20,8 +20,6 @@ impl Op for SampleToken {
     }
 
     fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
-        /// Float32 represents every token number of vocabularies up to this size, and their encodings.
-        const LARGEST_VOCABULARY: usize = 1 << 23;
         ShapeError::check(self.name(), "number of inputs", inputs.len(), 2)?;
         ShapeError::check(self.name(), "words of the sampling parameters", inputs[1], PARAMS_WORDS)?;
         match inputs[0] {

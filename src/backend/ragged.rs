@@ -5,11 +5,11 @@ use std::ops::Range;
 use cuelight_shaders::cost::{Cost, CostArgs};
 use cuelight_shaders::cpu::Kernel;
 use cuelight_shaders::kv::PositionBytes;
-use cuelight_shaders::op::Batch;
+use cuelight_shaders::op::{Batch, DenoiseParams};
 use cuelight_shaders::recurrent::NO_SLOT;
 
 use crate::engine::{
-    AdapterUse, BLOCK_TOKENS, EngineLimits, LogitsWanted, RowSamplingParams, SequenceRows, SlotId, Step,
+    AdapterUse, BLOCK_TOKENS, Canvas, EngineLimits, LogitsWanted, RowSamplingParams, SequenceRows, SlotId, Step,
 };
 use crate::graph::{Graph, Node, Rows, ValueId};
 
@@ -23,6 +23,8 @@ pub(super) struct RaggedRows {
     pub hidden: Vec<u32>,
     state_from: Vec<u32>,
     state_to: Vec<u32>,
+    canvases: Vec<bool>,
+    denoised: Vec<DenoiseParams>,
 }
 
 impl RaggedRows {
@@ -37,6 +39,8 @@ impl RaggedRows {
             state_from: &self.state_from,
             state_to: &self.state_to,
             adapters,
+            canvases: &self.canvases,
+            denoised: &self.denoised,
         }
     }
 
@@ -57,6 +61,24 @@ impl RaggedRows {
             self.hidden.extend(sequence.hidden_rows().map(|row| (first + row) as u32));
         }
         self.fill_state(step);
+        self.fill_canvases(step);
+    }
+
+    fn fill_canvases(&mut self, step: &Step) {
+        self.canvases.clear();
+        self.denoised.clear();
+        if step.sequences.iter().all(|sequence| sequence.canvas.is_none()) {
+            return;
+        }
+        for SequenceRows { canvas, .. } in &step.sequences {
+            self.canvases.push(canvas.is_some());
+            let Some(Canvas { temperature, sampling, draws }) = canvas else { continue };
+            let of_row = |random: &u64| DenoiseParams {
+                temperature: *temperature,
+                sampling: RowSamplingParams { random: *random, ..*sampling },
+            };
+            self.denoised.extend(draws.iter().map(of_row));
+        }
     }
 
     fn fill_state(&mut self, step: &Step) {
@@ -146,7 +168,12 @@ pub(super) fn validate(step: &Step, limits: &EngineLimits) -> Result<(), String>
         if let Some(token) = sequence.tokens.iter().find(|token| **token as usize >= limits.vocab_size) {
             return Err(format!("sequence {index} has token {token} of a vocabulary of {}", limits.vocab_size));
         }
-        let given = if limits.hidden.reads { sequence.tokens.len() * limits.hidden.width } else { 0 };
+        validate_canvas(index, sequence, limits)?;
+        let given = match (limits.canvas, &sequence.canvas) {
+            (Some(limits), Some(_)) if !sequence.hidden.is_empty() => sequence.tokens.len() * limits.width,
+            _ if limits.hidden.reads => sequence.tokens.len() * limits.hidden.width,
+            _ => 0,
+        };
         if sequence.hidden.len() != given {
             let found = sequence.hidden.len();
             return Err(format!("sequence {index} has {found} hidden values, but the engine reads {given}"));
@@ -163,6 +190,26 @@ pub(super) fn validate(step: &Step, limits: &EngineLimits) -> Result<(), String>
     match written_blocks.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(pair) => Err(format!("block {} is written twice", pair[0])),
         None => validate_state(step, limits.state_slots),
+    }
+}
+
+/// Checks that rows return logits, or are a canvas, as the engine computes them.
+fn validate_canvas(index: usize, sequence: &SequenceRows, limits: &EngineLimits) -> Result<(), String> {
+    let returns_logits = sequence.logits.rows(sequence.tokens.len()) > 0;
+    match (&sequence.canvas, limits.canvas) {
+        (None, None) => Ok(()),
+        (None, Some(_)) if !returns_logits => Ok(()),
+        (None, Some(_)) => Err(format!("sequence {index} wants logits, but the engine denoises canvases")),
+        (Some(_), None) => Err(format!("sequence {index} is a canvas, but the engine denoises none")),
+        (Some(canvas), Some(_)) => {
+            let (rows, draws) = (sequence.tokens.len(), canvas.draws.len());
+            let is_usable = draws == rows && sequence.logits == LogitsWanted::All && canvas.temperature > 0.0;
+            if is_usable {
+                Ok(())
+            } else {
+                Err(format!("sequence {index} is a canvas of {rows} rows and {draws} draws"))
+            }
+        }
     }
 }
 
@@ -198,7 +245,7 @@ fn validate_state(step: &Step, slots: usize) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{HiddenLimits, HiddenRows, SequenceRows, StepId};
+    use crate::engine::{CanvasLimits, HiddenLimits, HiddenRows, SequenceRows, StepId};
 
     fn limits() -> EngineLimits {
         EngineLimits {
@@ -211,6 +258,7 @@ mod tests {
             max_sequences: 2,
             max_logits_rows: 4,
             hidden: HiddenLimits { width: 8, max_rows: 2, ..HiddenLimits::default() },
+            canvas: None,
             device: String::new(),
         }
     }
@@ -292,6 +340,31 @@ mod tests {
         let validated = |values| validate(&Step { id: StepId(0), sequences: vec![given(values)] }, &limits);
         assert_eq!(validated(16), Ok(()));
         assert_eq!(validated(8).unwrap_err(), "sequence 0 has 8 hidden values, but the engine reads 16");
+    }
+
+    #[test]
+    fn a_canvas_has_a_draw_for_each_row_and_an_engine_that_denoises() {
+        let canvas = |draws| Canvas { temperature: 0.5, sampling: RowSamplingParams::GREEDY, draws: vec![7; draws] };
+        let of = |draws| SequenceRows { canvas: Some(canvas(draws)), logits: LogitsWanted::All, ..rows(2, 0, &[0]) };
+        check(vec![of(2)], Err("sequence 0 is a canvas, but the engine denoises none"));
+        let limits = EngineLimits { canvas: Some(CanvasLimits { tokens: 2, width: 3 }), ..limits() };
+        let validated = |rows| validate(&Step { id: StepId(0), sequences: vec![rows] }, &limits);
+        assert_eq!(validated(of(2)), Ok(()));
+        assert_eq!(validated(SequenceRows { hidden: vec![0.0; 6], ..of(2) }), Ok(()));
+        assert_eq!(validated(SequenceRows { logits: LogitsWanted::None, ..rows(2, 0, &[0]) }), Ok(()));
+        let refused = |rows| validated(rows).unwrap_err();
+        assert_eq!(refused(of(1)), "sequence 0 is a canvas of 2 rows and 1 draws");
+        assert_eq!(refused(rows(2, 0, &[0])), "sequence 0 wants logits, but the engine denoises canvases");
+        let short = SequenceRows { hidden: vec![0.0; 3], ..of(2) };
+        assert_eq!(refused(short), "sequence 0 has 3 hidden values, but the engine reads 6");
+    }
+
+    #[test]
+    fn rows_that_are_given_no_hidden_values_have_zeros() {
+        let limits = EngineLimits { canvas: Some(CanvasLimits { tokens: 2, width: 2 }), ..limits() };
+        let given = SequenceRows { hidden: vec![1.0; 4], ..rows(2, 0, &[0]) };
+        let step = Step { id: StepId(0), sequences: vec![rows(1, 0, &[1]), given] };
+        assert_eq!(step.graph_inputs(&limits), [[0.0, 0.0, 1.0, 1.0, 1.0, 1.0]]);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use cuelight_shaders::experts::Experts;
 use crate::backend::ragged::validate;
 use crate::engine::{
     BlockId, BlockLayout, Engine, EngineError, EngineLimits, ExpertResult, Progress, SampledToken, SequenceRows, Step,
-    StepOutput,
+    StepOutput, logits_or_denoised,
 };
 use crate::profile::{Cost, OpSpan};
 use crate::threads::wake_promptly;
@@ -158,7 +158,7 @@ impl StagedEngine {
         let count = batches.len();
         for step in batches {
             self.pipeline.send(MicroBatch {
-                values: step.graph_inputs(),
+                values: step.graph_inputs(&self.limits),
                 step,
                 hidden: Vec::new(),
                 sampled: Vec::new(),
@@ -299,16 +299,16 @@ impl Engine for StagedEngine {
         validate(&step, &self.limits).map_err(|reason| EngineError::InvalidStep { step: id, reason })?;
         let mut output = match &self.stages[..] {
             _ if step.rows() == 0 => StageOutput::default(),
-            [only] => lock(only).run(0, &step, &step.graph_inputs())?,
+            [only] => lock(only).run(0, &step, &step.graph_inputs(&self.limits))?,
             stages => {
                 let batches = micro_batches(step, stages.len());
                 self.run_staged(batches)?
             }
         };
-        let logits = output.values.pop().unwrap_or_default();
+        let (logits, denoised) = logits_or_denoised(&self.limits, output.values.pop().unwrap_or_default());
         let StageOutput { hidden, sampled, ops, .. } = output;
         let elapsed = started.elapsed();
-        Ok(Progress::Done(StepOutput { logits, hidden, sampled, elapsed, ops, ..StepOutput::empty(id) }))
+        Ok(Progress::Done(StepOutput { logits, hidden, denoised, sampled, elapsed, ops, ..StepOutput::empty(id) }))
     }
 
     fn cost(&self, step: &Step) -> Option<Cost> {
@@ -374,6 +374,7 @@ mod tests {
             max_sequences: 8,
             max_logits_rows: 8,
             hidden: HiddenLimits::default(),
+            canvas: None,
             device: String::new(),
         }
     }

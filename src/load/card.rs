@@ -8,7 +8,7 @@ use crate::checkpoint::Checkpoint;
 use crate::embedding::EmbeddingSpec;
 use crate::model::describe::{LayerGroup, groups};
 use crate::model::{BuildOptions, ModelGraph, Section};
-use crate::sample::RecommendedSampling;
+use crate::sample::{DenoisingRule, RecommendedSampling};
 
 /// Facts about a model, for people and for `/v1/models`.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,6 +35,8 @@ pub struct ModelCard {
     pub prediction: Option<LayerGroup>,
     /// Its embeddings.
     pub embedding: EmbeddingSpec,
+    /// How it denoises blocks of tokens, if it generates these.
+    pub denoising: Option<DenoisingRule>,
     /// How the publisher recommends to sample, unless the load ignores it.
     pub sampling: RecommendedSampling,
     /// Texts that end an answer, where a request names none.
@@ -72,6 +74,7 @@ impl ModelCard {
             layers: groups(&model.hyperparameters.layers),
             prediction: prediction(checkpoint),
             embedding: model.embedding,
+            denoising: model.hyperparameters.denoising,
             sampling: recommended.sampling_over(checkpoint.sampling()),
             stop: recommended.stop.clone(),
             system: recommended.system.clone(),

@@ -20,7 +20,7 @@ use crate::cancel::LoadCancel;
 use crate::checkpoint::Checkpoint;
 use crate::device::ComputeDevice;
 use crate::embedding::{EmbeddingSpec, Pooling};
-use crate::engine::{Engine, EngineLimits, HiddenLimits};
+use crate::engine::{CanvasLimits, Engine, EngineLimits, HiddenLimits};
 use crate::experts::HostExperts;
 use crate::format::chat_template::ChatTemplate;
 use crate::format::hugging_face::HeadCounts;
@@ -110,6 +110,7 @@ pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
     }
     let (checkpoint, pending_weights) = options.source.open()?;
     let model = ModelGraph::build_with(&*checkpoint, &build_options(options)?)?;
+    check_canvases(&model, &*checkpoint, options)?;
     let mut card = ModelCard::read(&*checkpoint, &model, &options.recommended)?;
     if options.ignore_model_sampling {
         card.sampling = RecommendedSampling::default();
@@ -126,10 +127,25 @@ pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
     Ok(Draft { options: options.clone(), checkpoint, pending_weights, division, limits, request, card, adapters })
 }
 
+/// Checks that a model that generates blocks runs on the CPU, without a draft model.
+fn check_canvases(model: &ModelGraph, checkpoint: &dyn Checkpoint, options: &LoadOptions) -> Result<(), LoadError> {
+    let path = || checkpoint.path().display().to_string();
+    match model.hyperparameters.denoising {
+        Some(_) if !is_on_cpu(options) => {
+            Err(LoadError::CanvasesWithoutCpu { path: path(), device: options.device.to_string() })
+        }
+        Some(_) if !options.draft.is_empty() => Err(LoadError::DraftOfBlocks { path: path() }),
+        _ => Ok(()),
+    }
+}
+
+fn is_on_cpu(options: &LoadOptions) -> bool {
+    options.device.0.iter().all(|device| *device == ComputeDevice::Cpu)
+}
+
 /// What is built of the checkpoint.
 fn build_options(options: &LoadOptions) -> Result<BuildOptions, LoadError> {
-    let is_on_cpu = options.device.0.iter().all(|device| *device == ComputeDevice::Cpu);
-    if options.adapters.is_some() && !is_on_cpu {
+    if options.adapters.is_some() && !is_on_cpu(options) {
         return Err(LoadError::AdaptersWithoutCpu { device: options.device.to_string() });
     }
     let LoadOptions { section, context_tokens, .. } = *options;
@@ -161,9 +177,14 @@ fn limits(model: &ModelGraph, options: &LoadOptions) -> EngineLimits {
     let context_tokens = if is_bounded { context_tokens.min(h.context_train) } else { context_tokens };
     // The longest text that is seen as a whole must fit a step.
     let longest = if whole_sequences { context_tokens } else { 0 };
-    let max_batched_tokens = options.max_batched_tokens.max(longest);
+    let block = h.denoising.map_or(0, |rule| rule.tokens);
+    // A step has space for prompts next to a block.
+    let max_batched_tokens = options.max_batched_tokens.max(longest).max(2 * block);
     let logits_rows_that_fit = LOGITS_BYTES / (h.vocab_size * size_of::<f32>());
-    let max_logits_rows = logits_rows_that_fit.clamp(max_sequences, max_batched_tokens.max(max_sequences));
+    let max_logits_rows = match h.denoising {
+        Some(_) => whole_blocks(logits_rows_that_fit.min(max_batched_tokens / 2), block),
+        None => logits_rows_that_fit.clamp(max_sequences, max_batched_tokens.max(max_sequences)),
+    };
     let EmbeddingSpec { pooling, width, is_only } = model.embedding;
     let all_rows = pooling == Pooling::Mean || options.returns_hidden;
     let max_rows = if all_rows { max_batched_tokens } else { max_sequences };
@@ -178,8 +199,14 @@ fn limits(model: &ModelGraph, options: &LoadOptions) -> EngineLimits {
         max_sequences,
         max_logits_rows: if is_only { 0 } else { max_logits_rows },
         hidden: HiddenLimits { width, max_rows, whole_sequences, all_rows: options.returns_hidden, reads },
+        canvas: h.denoising.map(|rule| CanvasLimits { tokens: rule.tokens, width: h.hidden_size }),
         device: String::new(),
     }
+}
+
+/// As many rows of whole blocks as fit, at least those of one.
+fn whole_blocks(rows: usize, block: usize) -> usize {
+    (rows / block).max(1) * block
 }
 
 /// What the model requests of every memory, without the bytes that depend on a device.

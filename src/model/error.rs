@@ -54,6 +54,12 @@ pub enum ModelError {
         /// The architecture.
         architecture: String,
     },
+    /// A model of blocks has a feed-forward for the input of their rows, which must be gated.
+    #[error("the architecture {architecture:?} generates blocks of tokens, but its feed-forward has no gate")]
+    UngatedCanvas {
+        /// The architecture.
+        architecture: String,
+    },
     /// A layer has a router, but the metadata has no expert count or the family has no routing rule.
     #[error(
         "{file}: a layer has a router of experts, but the metadata and the architecture {architecture:?} have none"

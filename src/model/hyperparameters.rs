@@ -6,8 +6,10 @@
 //! - `selection`: the positions to which they attend
 //! - `recurrent`: the mixers of recurrent layers
 //! - `experts`: their experts
+//! - `denoising`: how blocks of tokens are denoised
 
 mod attention;
+mod denoising;
 mod experts;
 mod keys;
 mod layers;
@@ -24,6 +26,7 @@ use super::error::ModelError;
 use super::layer::LayerSpec;
 use crate::checkpoint::Checkpoint;
 use crate::embedding::Pooling;
+use crate::sample::DenoisingRule;
 use keys::Keys;
 
 /// The tensor of learnt embeddings of positions, one row for each.
@@ -66,6 +69,8 @@ pub struct HyperParameters {
     pub logit_softcap: Option<f32>,
     /// How embeddings are pooled, if the file says so: then it is made for embeddings only.
     pub pooling: Option<Pooling>,
+    /// How blocks of tokens are denoised, for models that generate these.
+    pub denoising: Option<DenoisingRule>,
 }
 
 impl HyperParameters {
@@ -97,6 +102,7 @@ impl HyperParameters {
             attention_softcap: keys.optional_positive("attn_logit_softcapping")?,
             logit_softcap: keys.optional_positive("final_logit_softcapping")?,
             pooling: keys.pooling()?,
+            denoising: keys.denoising(family.generation)?,
             architecture: keys.architecture,
             context_train,
             learns_positions: checkpoint.tensor(POSITIONS).is_some(),

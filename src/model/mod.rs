@@ -9,6 +9,7 @@
 //! - [`weights`]: tensors by name, checked against the expected shape
 //! - [`builder`]: the graph under construction
 //! - [`mixer`] and [`ffn`]: the two halves of a layer
+//! - `canvas`: the rows of blocks that are denoised together
 //! - `prediction`: the input of a layer that predicts one more token
 //! - `per_layer`: inputs of single layers, where a model has them
 //! - [`output`]: what follows the last layer
@@ -17,6 +18,7 @@
 pub mod alibi;
 pub mod arch;
 pub mod builder;
+mod canvas;
 pub mod describe;
 pub mod error;
 pub mod ffn;
@@ -137,6 +139,9 @@ fn build_ops(builder: &mut Builder<'_>, section: Section) -> Result<EmbeddingSpe
     if section == Section::Prediction {
         x = prediction::join(builder, x)?;
     }
+    if h.denoising.is_some() {
+        x = canvas::input(builder, x)?;
+    }
     let per_layer = per_layer::inputs(builder, x)?;
     for layer in 0..h.layers.len() {
         x = build_layer(builder, layer, (x, per_layer))?;
@@ -198,8 +203,12 @@ fn build_layer(
         }
     };
     let sum = per_layer::add(builder, layer, per_layer, sum)?;
-    let scale = builder.weights.optional_vector(&format!("blk.{layer}.layer_output_scale.weight"), 1)?;
-    scaled(builder, scale.map(|scale| scale[0]), sum)
+    let [scale, causal] = ["layer_output_scale", "enc_layer_output_scale"]
+        .map(|stem| builder.weights.optional_vector(&format!("blk.{layer}.{stem}.weight"), 1));
+    match (scale?, causal?) {
+        (Some(canvas), Some(causal)) => canvas::scaled(builder, causal[0], canvas[0], sum),
+        (one, other) => scaled(builder, one.or(other).map(|scale| scale[0]), sum),
+    }
 }
 
 /// The residual stream plus the output of a mixer or feed-forward. The output or the sum is normalised if the layer has such a

@@ -7,6 +7,7 @@ use cuelight_shaders::weight::Weight;
 
 use super::arch::{EmbeddingNorm, Output};
 use super::builder::{BuildError, Builder};
+use super::canvas;
 use crate::embedding::{EmbeddingSpec, Pooling};
 use crate::graph::ValueId;
 
@@ -20,6 +21,11 @@ pub(super) fn build(
     token_embedding: (Weight, f32),
     x: ValueId,
 ) -> Result<EmbeddingSpec, BuildError> {
+    if builder.h.denoising.is_some() {
+        let logits = head(builder, token_embedding.clone(), x)?;
+        canvas::denoise(builder, token_embedding, logits)?;
+        return Ok(EmbeddingSpec { pooling: Pooling::Last, width: 0, is_only: false });
+    }
     let is_only = builder.h.pooling.is_some() || builder.family.output.is_embedding_only();
     let hidden = hidden_rows(builder, x)?;
     if !is_only {
@@ -57,7 +63,11 @@ fn last_norm(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, BuildErro
 }
 
 /// The logits of the selected rows.
-fn head(builder: &mut Builder<'_>, (embedding, embedding_factor): (Weight, f32), x: ValueId) -> Result<(), BuildError> {
+fn head(
+    builder: &mut Builder<'_>,
+    (embedding, embedding_factor): (Weight, f32),
+    x: ValueId,
+) -> Result<ValueId, BuildError> {
     let h = builder.h;
     let x = builder.graph.push_one(SelectRows::new(), &[x])?;
     let x = last_norm(builder, x)?;
@@ -69,8 +79,8 @@ fn head(builder: &mut Builder<'_>, (embedding, embedding_factor): (Weight, f32),
     let bias = bias.map(|bias| bias.iter().map(|bias| bias / factor).collect());
     let logits = builder.graph.push_one(Linear::new(vec![head], vec![bias])?, &[x])?;
     let logits = builder.times(factor * h.logit_scale.unwrap_or(1.0), logits)?;
-    if let Some(cap) = h.logit_softcap {
-        builder.graph.push_one(Softcap::new(cap), &[logits])?;
+    match h.logit_softcap {
+        Some(cap) => Ok(builder.graph.push_one(Softcap::new(cap), &[logits])?),
+        None => Ok(logits),
     }
-    Ok(())
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight::core::request::{Event, FinishReason, GenerationError, GenerationRequest, SamplingParams};
+use cuelight::core::request::{BlockToken, Event, FinishReason, GenerationError, GenerationRequest, SamplingParams};
 use cuelight::core::stop_strings::StopStrings;
 use cuelight::pipeline::runtime::Generation;
 use cuelight_engine::engine::TokenId;
@@ -20,6 +20,8 @@ pub const POISON: TokenId = 1;
 pub struct Received {
     pub text: String,
     pub tokens: Vec<TokenId>,
+    /// The sizes of blocks, for a model that generates these.
+    pub blocks: Vec<usize>,
     /// The bits of the log-probabilities of prompt and answer.
     pub logprobs: Vec<u32>,
     pub end: Option<Result<FinishReason, GenerationError>>,
@@ -30,8 +32,8 @@ pub struct Received {
 /// Times are not compared.
 impl PartialEq for Received {
     fn eq(&self, other: &Self) -> bool {
-        (&self.text, &self.tokens, &self.logprobs, &self.end)
-            == (&other.text, &other.tokens, &other.logprobs, &other.end)
+        (&self.text, &self.tokens, &self.blocks, &self.logprobs, &self.end)
+            == (&other.text, &other.tokens, &other.blocks, &other.logprobs, &other.end)
     }
 }
 
@@ -47,6 +49,13 @@ impl Received {
                 self.tokens.push(token);
                 self.text.push_str(&text);
                 self.logprobs.extend(logprobs.iter().map(|position| position.sampled.logprob.to_bits()));
+            }
+            Event::Block { tokens } => {
+                self.blocks.push(tokens.len());
+                for BlockToken { token, text } in tokens {
+                    self.tokens.push(token);
+                    self.text.push_str(&text);
+                }
             }
             Event::Finished { reason, text, usage } => {
                 assert_eq!(usage.completion_tokens, self.tokens.len());

@@ -48,7 +48,8 @@ pub async fn answer(runtime: &Runtime, request: GenerationRequest) -> Vec<(u32, 
         match event {
             Event::Token { token, logprobs, .. } => tokens.push((token, logprobs.unwrap().sampled.logprob.to_bits())),
             Event::Failed(error) => panic!("a request failed: {error}"),
-            Event::Progress(_) | Event::Prompt { .. } | Event::Finished { .. } | Event::Embedded { .. } => {}
+            Event::Progress(_) | Event::Prompt { .. } | Event::Block { .. } => {}
+            Event::Finished { .. } | Event::Embedded { .. } => {}
         }
     }
     assert_eq!(tokens.len(), 24);

@@ -43,7 +43,7 @@ impl Message {
         while let Some(next) = answers.next().await {
             match next?.1 {
                 AnswerEvent::Progress(_) | AnswerEvent::Prompt(_) => {}
-                AnswerEvent::Token { deltas, .. } => content.add(deltas),
+                AnswerEvent::Token { deltas, .. } | AnswerEvent::Block { deltas, .. } => content.add(deltas),
                 AnswerEvent::Finished { finish, deltas } => {
                     content.add(deltas);
                     for (key, value) in [

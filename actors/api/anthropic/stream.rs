@@ -37,7 +37,7 @@ impl Encoder for MessageEvents {
     fn on(&mut self, _choice: usize, next: AnswerEvent) -> Vec<Event> {
         let data = match next {
             AnswerEvent::Progress(_) | AnswerEvent::Prompt(_) => Vec::new(),
-            AnswerEvent::Token { deltas, .. } => self.content.add(deltas),
+            AnswerEvent::Token { deltas, .. } | AnswerEvent::Block { deltas, .. } => self.content.add(deltas),
             AnswerEvent::Finished { finish, deltas } => {
                 let mut data = self.content.add(deltas);
                 data.extend(self.content.finish());

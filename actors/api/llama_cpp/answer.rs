@@ -92,6 +92,11 @@ impl AnswerEncoder {
                 let output = Output { text: text_of(deltas), tokens: &tokens, logprobs: &logprobs };
                 self.part_of(index, output).into_iter().collect()
             }
+            AnswerEvent::Block { tokens, deltas } => {
+                self.choices[index].n_generated += tokens.len();
+                let output = Output { text: text_of(deltas), tokens: &tokens, logprobs: &[] };
+                self.part_of(index, output).into_iter().collect()
+            }
             AnswerEvent::Finished { finish, deltas } => {
                 let last = self.finished(index, Output::default(), &finish);
                 let held = Output { text: text_of(deltas), ..Output::default() };

@@ -64,6 +64,10 @@ impl Encoder {
                 let piece = self.piece(deltas, logprobs.as_slice());
                 if piece.is_empty() { Vec::new() } else { vec![self.object(piece)] }
             }
+            AnswerEvent::Block { deltas, .. } => {
+                let piece = self.piece(deltas, &[]);
+                if piece.is_empty() { Vec::new() } else { vec![self.object(piece)] }
+            }
             AnswerEvent::Finished { finish, deltas } => {
                 let mut piece = self.piece(deltas, &[]);
                 piece.calls.extend(self.close_call());

@@ -224,15 +224,15 @@ impl ChatChunks {
         deltas.into_iter().map(chunk).collect()
     }
 
-    /// The chunks of one token. None while its text is held back, unless there is something else to send.
-    fn token(
+    /// The chunks of one token, or of a block. None while its text is held back, unless there is something else to send.
+    fn tokens(
         &mut self,
         choice: usize,
-        token: TokenId,
+        tokens: &[TokenId],
         deltas: Vec<Delta>,
         logprobs: Option<PositionLogprobs>,
     ) -> Vec<Value> {
-        self.generated[choice] += 1;
+        self.generated[choice] += tokens.len();
         let has_more = logprobs.is_some() || self.response.options.return_token_ids;
         let mut deltas = self.encoders[choice].encode(deltas, &self.response.custom_tools);
         if deltas.is_empty() && has_more {
@@ -243,7 +243,7 @@ impl ChatChunks {
         if self.response.options.return_token_ids
             && let Some(first) = chunks.first_mut()
         {
-            first["choices"][0]["token_ids"] = json!([token]);
+            first["choices"][0]["token_ids"] = json!(tokens);
         }
         chunks
     }
@@ -281,7 +281,8 @@ impl Chunks for ChatChunks {
                 let chunk = || self.chunk(choice, json!({}), Value::Null, Value::Null);
                 self.reports.with_progress(chunk, &progress).into_iter().collect()
             }
-            AnswerEvent::Token { token, logprobs, deltas } => self.token(choice, token, deltas, logprobs),
+            AnswerEvent::Token { token, logprobs, deltas } => self.tokens(choice, &[token], deltas, logprobs),
+            AnswerEvent::Block { tokens, deltas } => self.tokens(choice, &tokens, deltas, None),
             AnswerEvent::Finished { finish, deltas } => self.finished(choice, &finish, deltas),
             AnswerEvent::Prompt(_) => Vec::new(),
         };

@@ -290,10 +290,16 @@ impl CompletionChunks {
         self.chunk(choice, &text, logprobs, &[])
     }
 
-    /// The chunk of one token. None while its text is held back, unless the chunk carries something else.
-    fn token(&mut self, choice: usize, token: TokenId, text: &str, logprobs: Option<PositionLogprobs>) -> Vec<Value> {
+    /// The chunk of one token, or of a block. None while its text is held back, unless the chunk carries something else.
+    fn tokens(
+        &mut self,
+        choice: usize,
+        tokens: &[TokenId],
+        text: &str,
+        logprobs: Option<PositionLogprobs>,
+    ) -> Vec<Value> {
         let state = &mut self.choices[choice];
-        state.generated += 1;
+        state.generated += tokens.len();
         if text.is_empty() && logprobs.is_none() && !self.response.options.return_token_ids {
             return Vec::new();
         }
@@ -304,7 +310,7 @@ impl CompletionChunks {
             }
             None => Value::Null,
         };
-        vec![self.chunk(choice, text, logprobs, &[token])]
+        vec![self.chunk(choice, text, logprobs, tokens)]
     }
 }
 
@@ -327,7 +333,8 @@ impl Chunks for CompletionChunks {
             }
             AnswerEvent::Prompt(logprobs) if self.response.scores_echo() => vec![self.echo(choice, &logprobs)],
             AnswerEvent::Prompt(_) => Vec::new(),
-            AnswerEvent::Token { token, logprobs, deltas } => self.token(choice, token, &text_of(deltas), logprobs),
+            AnswerEvent::Token { token, logprobs, deltas } => self.tokens(choice, &[token], &text_of(deltas), logprobs),
+            AnswerEvent::Block { tokens, deltas } => self.tokens(choice, &tokens, &text_of(deltas), None),
             AnswerEvent::Finished { finish, deltas } => {
                 self.usage.add(choice, self.response.options.n, &finish);
                 self.choices[choice].generated = finish.usage.completion_tokens;

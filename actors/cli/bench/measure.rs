@@ -268,6 +268,7 @@ mod tests {
             max_sequences: 1,
             max_logits_rows: 1,
             hidden: HiddenLimits::default(),
+            canvas: None,
             device: "recording".into(),
         };
         RecordingEngine { limits, steps: Vec::new() }

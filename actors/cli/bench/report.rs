@@ -305,6 +305,7 @@ mod tests {
             embedding: EmbeddingSpec { pooling: Pooling::Last, width: 64, is_only: false },
             layers: Vec::new(),
             prediction: None,
+            denoising: None,
             sampling: Default::default(),
             stop: Vec::new(),
             system: None,

@@ -92,6 +92,7 @@ async fn answer_of(started: &Started, request: GenerationRequest) -> Result<(Vec
     loop {
         match generation.next().await {
             Some(Event::Token { token, .. }) => tokens.push(token),
+            Some(Event::Block { tokens: block }) => tokens.extend(block.iter().map(|token| token.token)),
             Some(Event::Progress(_) | Event::Prompt { .. }) => {}
             Some(Event::Failed(error)) => return Err(error.to_string()),
             Some(event @ (Event::Finished { .. } | Event::Embedded { .. })) => return Ok((tokens, event.end_reason())),

@@ -298,6 +298,7 @@ async fn stream(
         bar.clear();
         let (text, end) = match event {
             Some(Event::Token { text, .. }) => (text, None),
+            Some(Event::Block { tokens }) => (tokens.into_iter().map(|token| token.text).collect(), None),
             Some(Event::Finished { reason, text, usage }) => (text, Some(Ended::Finished { reason, usage })),
             Some(Event::Progress(_) | Event::Prompt { .. } | Event::Embedded { .. }) => continue,
             Some(Event::Failed(error)) => return Err(CliError::other(error)),

@@ -62,6 +62,7 @@ impl MicroBatches {
             let (mut output, next): (StepOutput, StepOutput) = (output?, next?);
             output.logits.extend(next.logits);
             output.hidden.extend(next.hidden);
+            output.denoised.extend(next.denoised);
             output.sampled.extend(next.sampled);
             output.ops.extend(next.ops);
             output.experts = output.experts + next.experts;

@@ -364,6 +364,7 @@ mod tests {
             hidden_rows: 0,
             samples,
             draft: None,
+            canvas: None,
         };
         let tasks = [task(1, true), task(2, true), task(3, false)];
         let [some, faulty] = [Some(SampledToken::Token(9)), Some(SampledToken::NotFinite(4))];

@@ -107,6 +107,7 @@ mod tests {
                 hidden_rows: 0,
                 samples: true,
                 draft: None,
+                canvas: None,
             });
             planned.awaits.extend(from.map(|from| AwaitedToken { sequence, id, from: StepId(from) }));
         }

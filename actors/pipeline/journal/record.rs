@@ -215,8 +215,10 @@ impl RequestRecord {
         times.first_token.get_or_insert(now);
         times.previous_token = times.last_token.replace(now);
         for event in events {
-            if let Event::Token { token, .. } = event {
-                progress.tokens.push(token);
+            match &event {
+                Event::Token { token, .. } => progress.tokens.push(*token),
+                Event::Block { tokens } => progress.tokens.extend(tokens.iter().map(|token| token.token)),
+                _ => {}
             }
             progress.send(event);
         }

@@ -9,7 +9,7 @@ use super::residency::{AdmissionOutcome, Victims};
 use super::sequence::{OutputRowsLeft, PendingToken, Rank, ScheduledRows, Sequence};
 use super::step_record::{Member, PromptRows, StepRecord};
 use super::step_time::Work;
-use super::{AwaitedToken, Draft, Effect, PlannedStep, Policy, SampleTask};
+use super::{AwaitedToken, CanvasState, CanvasTask, Draft, Effect, PlannedStep, Policy, SampleTask};
 use crate::core::request::{MAX_STEP_TOKENS, RequestId};
 
 /// A step that is being formed, and the capacity left in it.
@@ -41,6 +41,11 @@ impl Batch {
 
     /// Number of rows that drafts may still use.
     pub fn draft_rows_left(&self) -> usize {
+        self.rows_left.min(self.logits_rows_left)
+    }
+
+    /// Number of rows that canvases may still use.
+    pub fn canvas_rows_left(&self) -> usize {
         self.rows_left.min(self.logits_rows_left)
     }
 
@@ -107,18 +112,55 @@ impl Batch {
             ..SequenceRows::default()
         });
         let has_task = logits_rows + hidden_rows.len() > 0;
-        self.members.push(Member { id, from, to, task: has_task, samples, draft: None });
+        self.members.push(Member { id, from, to, task: has_task, samples, draft: None, is_canvas: false });
         if has_task {
             let scores_prompt = logits == LogitsWanted::All;
             let first_position = if logits_rows > 0 { to - logits_rows } else { from + hidden_rows.start };
             let (rows, hidden_rows) = (logits_rows, hidden_rows.len());
-            tasks.push(SampleTask { id, rows, first_position, scores_prompt, hidden_rows, samples, draft: None });
+            let (draft, canvas) = (None, None);
+            tasks.push(SampleTask { id, rows, first_position, scores_prompt, hidden_rows, samples, draft, canvas });
         }
         sequence.planned = to;
         sequence.in_flight += 1;
         if samples {
             sequence.pending.push(PendingToken { step: self.id, position: to });
         }
+        sequence.last_step = self.id;
+    }
+
+    /// Adds the canvas of a sequence that has the blocks for it. None of its rows counts as computed.
+    pub fn push_canvas(&mut self, sequence: &mut Sequence, canvas: CanvasState) {
+        let Some(denoising) = sequence.denoising else { return };
+        let CanvasState { block, hidden } = canvas;
+        let (id, from, rows) = (sequence.rank.id, sequence.planned, block.tokens.len());
+        self.rows_left -= rows;
+        self.sequences_left -= 1;
+        self.logits_rows_left -= rows;
+        self.work.add(Work::of(from, rows));
+        let PlannedStep { step, ids, tasks, .. } = &mut self.planned;
+        ids.push(id);
+        step.sequences.push(SequenceRows {
+            adapter: sequence.adapter.clone(),
+            tokens: block.tokens.clone(),
+            first_position: u32::try_from(from).expect("a context is shorter than 2^32 tokens"),
+            block_table: block_table(sequence, from + rows),
+            logits: LogitsWanted::All,
+            hidden: hidden.to_vec(),
+            canvas: Some(denoising.canvas(&block)),
+            ..SequenceRows::default()
+        });
+        self.members.push(Member { id, from, to: from, task: true, samples: false, draft: None, is_canvas: true });
+        tasks.push(SampleTask {
+            id,
+            rows: 0,
+            first_position: from,
+            scores_prompt: false,
+            hidden_rows: rows,
+            samples: false,
+            draft: None,
+            canvas: Some(CanvasTask { denoising, block }),
+        });
+        sequence.in_flight += 1;
         sequence.last_step = self.id;
     }
 }
@@ -142,6 +184,7 @@ impl Policy {
             None if !self.admit_underserved(effects) => return false,
             None => {
                 self.add_decodes(&mut batch, effects);
+                self.add_canvases(&mut batch, effects);
                 self.add_drafts(&mut batch);
                 self.add_prompts(&mut batch, effects);
             }
@@ -199,6 +242,9 @@ impl Policy {
     fn add_suspect(&mut self, rank: Rank, batch: &mut Batch, effects: &mut Vec<Effect>) {
         let victims = Victims::AllExcept(rank.id);
         if self.running.contains(&rank) || self.admit(rank, victims, effects) == AdmissionOutcome::Admitted {
+            if self.sequences[&rank.id].wants_canvas() {
+                return self.add_canvas(rank, victims, batch, effects);
+            }
             self.add(rank.id, usize::MAX, victims, batch, effects);
         }
     }

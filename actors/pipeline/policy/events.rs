@@ -6,7 +6,7 @@ use std::time::Duration;
 use cuelight_engine::engine::{
     AdapterUse, BlockId, EngineLimits, HiddenRows, RowSamplingParams, Step, StepId, TokenId,
 };
-use cuelight_engine::sample::Draw;
+use cuelight_engine::sample::{Block, Denoising, Draw};
 
 use crate::core::block_hash::{BlockContent, BlockHash};
 use crate::core::cache_change::CacheChange;
@@ -44,6 +44,8 @@ pub struct Submission {
     pub draft_sampling: EngineSampling,
     /// Whether several of its tokens may be computed in a step, and what its client expects them to be.
     pub speculation: SpeculationOptions,
+    /// How blocks of its tokens are denoised, for a model that generates blocks.
+    pub denoising: Option<Denoising>,
 }
 
 /// How an engine may sample the tokens of a request by itself.
@@ -97,7 +99,7 @@ pub enum PolicyEvent {
     /// The client of a paused request reads again.
     Resume(RequestId),
     /// A new executor is ready. Its KV blocks are empty.
-    ExecutorReady(EngineLimits),
+    ExecutorReady(Box<EngineLimits>),
     /// The executor and all KV blocks are lost.
     ExecutorLost {
         /// The step that caused it. `None` when unknown: every step at the executor may have caused it.
@@ -161,7 +163,7 @@ pub enum TierReport {
 }
 
 /// What the sampler made of the logits of one sequence.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// The request.
     pub id: RequestId,
@@ -174,10 +176,13 @@ pub struct Outcome {
 }
 
 /// How a request continues.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// With these tokens, at least one: the accepted ones of a draft, the one sampled after them, and forced ones.
+    /// With these tokens, at least one: the accepted ones of a draft, the one sampled after them, and forced ones; or those of a
+    /// block.
     Tokens(Vec<TokenId>),
+    /// With another step of its block.
+    Denoised(CanvasState),
     /// Without another token: rows of the prompt were scored, or a constraint had forced the token before.
     Unchanged,
     /// The request ended and the client was informed.
@@ -293,7 +298,7 @@ pub struct Draft {
 }
 
 /// The logits or hidden values of one sequence in a step.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SampleTask {
     /// The request.
     pub id: RequestId,
@@ -310,4 +315,24 @@ pub struct SampleTask {
     /// The tokens of the rows after the first. The token after each row is sampled as long as those before it are equal to
     /// the draft's.
     pub draft: Option<Draft>,
+    /// Set if the rows are a canvas. Then `hidden_rows` is their number.
+    pub canvas: Option<CanvasTask>,
+}
+
+/// A block after some of its steps, and what the last one returned for the next.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CanvasState {
+    /// The block.
+    pub block: Block,
+    /// [rows, width]: the hidden values of its rows; empty before the first step.
+    pub hidden: Arc<[f32]>,
+}
+
+/// The block that a canvas is a step of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CanvasTask {
+    /// How it is denoised.
+    pub denoising: Denoising,
+    /// The block before the step.
+    pub block: Block,
 }

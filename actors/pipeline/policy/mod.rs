@@ -28,6 +28,7 @@
 //! - [`batch`] and [`prompts`]: form a step
 //! - [`speculation`]: drafts of several tokens that a step verifies; [`drafts`] proposes and measures them
 //! - [`draft_model`]: when to ask the draft model for a draft
+//! - [`canvases`]: blocks of tokens that are denoised in some steps
 //! - [`residency`]: which sequences hold blocks
 //! - [`steps`]: what happens to formed steps
 //! - [`recurrent`]: slots for the state of recurrent layers, and checkpoints ([`state_slots`])
@@ -37,6 +38,7 @@
 //! [`Policy::check`] states the invariants. Debug builds check them after every event ([`PolicyConfig::verify`]).
 
 mod batch;
+mod canvases;
 mod config;
 mod draft_model;
 mod drafts;
@@ -63,8 +65,8 @@ mod tiers;
 
 pub use self::config::{PolicyConfig, SpeculationMode};
 pub use self::events::{
-    AwaitedToken, BlockCopy, Draft, Effect, EngineSampling, Found, Outcome, PlannedStep, PolicyEvent, SampleTask,
-    Submission, TierEffect, TierReport, Verdict,
+    AwaitedToken, BlockCopy, CanvasState, CanvasTask, Draft, Effect, EngineSampling, Found, Outcome, PlannedStep,
+    PolicyEvent, SampleTask, Submission, TierEffect, TierReport, Verdict,
 };
 pub use self::resume::Progress;
 pub use self::state::Policy;

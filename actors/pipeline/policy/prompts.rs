@@ -225,7 +225,8 @@ impl Policy {
 
     /// Number of blocks for all tokens of a sequence.
     fn blocks_needed(&self, id: RequestId) -> usize {
-        BlockManager::blocks_for(self.sequences[&id].tokens.len())
+        let sequence = &self.sequences[&id];
+        BlockManager::blocks_for(sequence.tokens.len() + sequence.block_tokens())
     }
 
     /// Adds a chunk of a prompt. Returns `false` when the step has no time left for another prompt.

@@ -89,7 +89,7 @@ impl Policy {
             return AdmissionOutcome::Follows;
         }
         let sequence = &self.sequences[&rank.id];
-        let blocks = BlockManager::blocks_for(sequence.tokens.len());
+        let blocks = BlockManager::blocks_for(sequence.tokens.len() + sequence.block_tokens());
         let reserve = if alone { 0 } else { self.active() };
         let CachedPrefix { blocks: known, usable } = self.find_prefix(sequence);
         let prefix = self.blocks.take(&known[..usable]);

@@ -1,9 +1,10 @@
 //! The scheduling state of one request.
 
 use cuelight_engine::engine::{AdapterUse, BLOCK_TOKENS, HiddenRows, LogitsWanted, RowSamplingParams, StepId, TokenId};
+use cuelight_engine::sample::Denoising;
 
 use super::drafts::Drafter;
-use super::events::EngineSampling;
+use super::events::{CanvasState, EngineSampling};
 use super::fair_queue::VirtualSpan;
 use super::kv_blocks::BlockHandle;
 use super::prefix_cache::Content;
@@ -69,6 +70,10 @@ pub(super) struct Sequence {
     /// Number of leading prompt rows whose logits have been returned. `prompt_tokens` when none are missing.
     pub scored: usize,
     pub engine_sampling: Option<EngineSampling>,
+    /// How its blocks are denoised, if it generates these.
+    pub denoising: Option<Denoising>,
+    /// The block that is being denoised, after its first step.
+    pub canvas: Option<CanvasState>,
     /// How the draft model samples its tokens.
     pub draft_sampling: EngineSampling,
     /// Number of tokens whose keys and values are in `blocks`.
@@ -182,6 +187,11 @@ impl Sequence {
         let logits_rows = outputs.logits;
         if let Some(hidden) = self.hidden {
             return self.schedule_hidden(rows, hidden, outputs.hidden);
+        }
+        if self.denoising.is_some() {
+            // The canvas of the next block returns what is needed.
+            rows = if rows < self.remaining() { self.whole_blocks(rows) } else { rows };
+            return (rows > 0).then_some(ScheduledRows { rows, logits: LogitsWanted::None });
         }
         let mut logits = LogitsWanted::Last;
         if self.planned + rows > self.scored && self.scored < self.prompt_tokens {

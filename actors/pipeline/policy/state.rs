@@ -146,6 +146,7 @@ impl Policy {
         let Submission { id, prompt, max_tokens, priority, client, scope, scores_prompt, .. } = submission;
         let Submission { adapter, hidden, engine_sampling, draft_sampling, speculation, reports_progress, .. } =
             submission;
+        let denoising = submission.denoising;
         let prompt_tokens = prompt.len();
         let cost = prompt_tokens + max_tokens.min(COUNTED_ANSWER);
         let span = self.fair_queue.enqueue(client.clone(), cost, priority);
@@ -167,6 +168,8 @@ impl Policy {
             hidden,
             scored: if scores_prompt { 0 } else { prompt_tokens },
             engine_sampling,
+            denoising,
+            canvas: None,
             draft_sampling,
             computed: 0,
             planned: 0,
@@ -180,7 +183,7 @@ impl Policy {
             in_flight: 0,
             pending: Vec::new(),
             unverified: 0,
-            speculates: !speculation.is_off,
+            speculates: !speculation.is_off && denoising.is_none(),
             drafter: Drafter::new(speculation.prediction, prompt_tokens),
             paused: false,
             suspect_until: 0,
@@ -203,7 +206,7 @@ impl Policy {
             PolicyEvent::StepFailed { step, reason } => self.step_refused(step, &reason, &mut effects),
             PolicyEvent::Sampled { step, outcomes } => self.sampled(step, outcomes, &mut effects),
             PolicyEvent::Resume(id) => self.set_paused(id, false),
-            PolicyEvent::ExecutorReady(limits) => self.executor_ready(limits, &mut effects),
+            PolicyEvent::ExecutorReady(limits) => self.executor_ready(*limits, &mut effects),
             PolicyEvent::ExecutorLost { failed, reason } => self.executor_lost(failed, &reason, &mut effects),
             PolicyEvent::DrafterReady => self.drafter_ready(),
             PolicyEvent::DrafterLost => self.drafter_lost(),
@@ -290,7 +293,8 @@ impl Policy {
             )));
         }
         let (prompt_tokens, context_tokens) = (submission.prompt.len(), self.context_tokens());
-        if prompt_tokens + submission.max_tokens.min(1) > context_tokens {
+        let least = submission.denoising.map_or(submission.max_tokens.min(1), |denoising| denoising.rule.tokens);
+        if prompt_tokens + least > context_tokens {
             return Err(SubmitError::ContextLengthExceeded { prompt_tokens, context_tokens });
         }
         // A prompt that exceeds the limit by itself is accepted when no other prompt waits.
@@ -349,8 +353,12 @@ impl Policy {
         self.limits = limits;
         self.executor_ready = true;
         let context_tokens = self.context_tokens();
-        let mut too_long: Vec<_> =
-            self.sequences.values().filter(|s| s.tokens.len() > context_tokens).map(|s| s.rank.id).collect();
+        let mut too_long: Vec<_> = self
+            .sequences
+            .values()
+            .filter(|s| s.tokens.len() + s.block_tokens() > context_tokens)
+            .map(|s| s.rank.id)
+            .collect();
         too_long.sort_unstable();
         for id in too_long {
             let reason = format!("it no longer fits the rebuilt engine's context of {context_tokens} tokens");

@@ -21,6 +21,8 @@ pub(super) struct Member {
     pub samples: bool,
     /// The tokens behind its newest one, if they are a draft.
     pub draft: Option<MemberDraft>,
+    /// Whether its rows are a canvas, which computes no tokens.
+    pub is_canvas: bool,
 }
 
 /// The phase of a step.

@@ -52,6 +52,7 @@ impl Policy {
         for Outcome { id, verdict, forced, pause } in outcomes {
             match verdict {
                 Verdict::Tokens(tokens) => self.continue_with(id, &tokens, forced, &record),
+                Verdict::Denoised(canvas) => self.denoised(id, canvas),
                 Verdict::Unchanged => {}
                 Verdict::Ended => self.forget(id),
             }
@@ -63,7 +64,7 @@ impl Policy {
     /// Adds the tokens of a step to a sequence: sampled ones, and `forced` ones after them.
     fn continue_with(&mut self, id: RequestId, tokens: &[TokenId], forced: usize, record: &StepRecord) {
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
-        sequence.tokens.extend(tokens);
+        sequence.finish_block(tokens);
         let member = record.members.iter().find(|member| member.id == id);
         if let Some(draft) = member.and_then(|member| member.draft) {
             self.verified(id, draft, tokens.len() - forced - 1);
@@ -177,7 +178,7 @@ impl Policy {
                 let error = GenerationError::Engine(reason.to_owned());
                 self.end(member.id, Effect::Failed(member.id, error), effects);
             } else {
-                sequence.suspect_until = sequence.suspect_until.max(member.to);
+                sequence.suspect_until = sequence.suspect_until.max(member.to + usize::from(member.is_canvas));
             }
         }
     }

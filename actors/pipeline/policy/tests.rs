@@ -1,6 +1,7 @@
 //! Tests of the policy against a simulation of everything around it, which detects every wrong block, row and end.
 #![allow(clippy::unwrap_used)]
 
+mod canvases;
 mod clients;
 mod draft_model;
 mod embeddings;
@@ -33,6 +34,7 @@ fn limits() -> EngineLimits {
         max_sequences: 4,
         max_logits_rows: 8,
         hidden: HiddenLimits::default(),
+        canvas: None,
         device: "none".into(),
     }
 }
@@ -66,6 +68,7 @@ fn submission(id: u64, prompt_tokens: usize) -> Submission {
         engine_sampling: None,
         draft_sampling: EngineSampling { params: RowSamplingParams::GREEDY, seed: 0, from: 0 },
         speculation: SpeculationOptions::default(),
+        denoising: None,
     }
 }
 

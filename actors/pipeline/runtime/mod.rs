@@ -283,6 +283,7 @@ mod tests {
         loop {
             match generation.next().await.unwrap() {
                 Event::Token { .. } => tokens += 1,
+                Event::Block { tokens: block } => tokens += block.len(),
                 Event::Progress(_) | Event::Prompt { .. } | Event::Embedded { .. } => {}
                 last => return (tokens, last),
             }

@@ -44,7 +44,7 @@ pub struct SamplerArguments {
     pub tokenizer: Arc<Tokenizer>,
     /// Number of logits per row.
     pub vocab_size: usize,
-    /// Number of hidden values per row.
+    /// Number of hidden values per row, also of canvases.
     pub hidden_width: usize,
     /// How long a client's channel may stay full before the client is cut off.
     pub client_stall_timeout: Duration,
@@ -138,6 +138,7 @@ impl SamplerState {
             vocab_size: self.arguments.vocab_size,
             hidden: Arc::new(output.hidden),
             hidden_width: self.arguments.hidden_width,
+            denoised: Arc::new(output.denoised),
             tokenizer: self.arguments.tokenizer.clone(),
         };
         let mut jobs = self.jobs(tasks, output.sampled);
@@ -183,6 +184,9 @@ impl SamplerState {
         let (id, mut sequence) = (job.task.id, job.sequence);
         if let Some(draft) = &job.task.draft {
             self.metrics.draft(draft.source.name(), draft.tokens.len(), outcome.accepted());
+        }
+        if let Some(canvas) = &job.task.canvas {
+            self.metrics.denoised(canvas.block.tokens.len(), outcome.is_block());
         }
         let advance = work::deliver(&mut sequence, outcome, &self.arguments.tokenizer);
         if advance.end.is_none() {

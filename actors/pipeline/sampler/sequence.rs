@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use cuelight_engine::constraint::{ConstraintError, TokenMask};
 use cuelight_engine::embedding::Pooler;
-use cuelight_engine::engine::{SampledToken, TokenId};
+use cuelight_engine::engine::{DenoisedRow, SampledToken, TokenId};
 use cuelight_engine::format::tokenizer::{StreamDecoder, Tokenizer};
-use cuelight_engine::sample::{Draw, InvalidLogits, TokenCounts, TokenSampler, position_logprobs, token_of};
+use cuelight_engine::sample::{Denoised, Draw, InvalidLogits, TokenCounts, TokenSampler, position_logprobs, token_of};
 use tokio::time::Instant;
 
 use super::constraint::OutputConstraint;
 use super::reasoning::{Part, Reasoning};
 use super::stop::StopMatcher;
 use crate::core::draft::DraftSource;
-use crate::core::request::{Event, FinishReason, GenerationError, MAX_STEP_TOKENS, PositionLogprobs};
+use crate::core::request::{BlockToken, Event, FinishReason, GenerationError, MAX_STEP_TOKENS, PositionLogprobs};
 use crate::pipeline::journal::RequestRecord;
-use crate::pipeline::policy::{SampleTask, Verdict};
+use crate::pipeline::policy::{CanvasState, CanvasTask, SampleTask, Verdict};
 
 /// The sampling state of a sequence. All of it follows from the request and the tokens in its record.
 pub(super) struct SequenceSampler {
@@ -56,6 +56,13 @@ pub(super) enum Computed<'a> {
     },
     /// The token that the engine sampled.
     Sampled(SampledToken),
+    /// The rows of its canvas.
+    Denoised {
+        /// The statistics of each row.
+        rows: &'a [DenoisedRow],
+        /// The hidden values for the next step.
+        hidden: &'a [f32],
+    },
 }
 
 /// The sampling result of a sequence, before it is sent to the client.
@@ -77,6 +84,10 @@ pub(super) enum SampleOutcome {
     Nothing,
     /// The embedding of the prompt is known.
     Embedded(Vec<f32>),
+    /// Its block needs another step.
+    Denoised(CanvasState),
+    /// The tokens of its block.
+    Block(Vec<TokenId>),
     /// Sampling failed.
     Failed(GenerationError),
 }
@@ -88,6 +99,11 @@ impl SampleOutcome {
             SampleOutcome::Tokens { accepted, .. } | SampleOutcome::Stopped { accepted, .. } => accepted.len(),
             _ => 0,
         }
+    }
+
+    /// Whether a block is finished.
+    pub fn is_block(&self) -> bool {
+        matches!(self, SampleOutcome::Block(_))
     }
 }
 
@@ -246,11 +262,14 @@ impl SequenceSampler {
         if let Computed::Hidden { values, width } = computed {
             return self.pool(task.first_position, values, width);
         }
-        if !task.samples {
+        if !task.samples && task.canvas.is_none() {
             return Ok(SampleOutcome::Scored);
         }
         if self.max_tokens == 0 {
             return Ok(SampleOutcome::Nothing);
+        }
+        if let Some(canvas) = &task.canvas {
+            return denoise(canvas, computed);
         }
         if let Some(token) = self.forced_before(task.first_position + 1) {
             return Ok(SampleOutcome::Known(token));
@@ -269,7 +288,7 @@ impl SequenceSampler {
                 self.count_draft(task, &outcome);
                 Ok(outcome)
             }
-            Computed::Hidden { .. } => Ok(SampleOutcome::Scored),
+            Computed::Hidden { .. } | Computed::Denoised { .. } => Ok(SampleOutcome::Scored),
         }
     }
 
@@ -360,6 +379,10 @@ impl SequenceSampler {
                 Advance { verdict: Verdict::Ended, tokens: 0, forced: 0, end: Some(end) }
             }
             SampleOutcome::Failed(error) => Advance::failed(0, error),
+            SampleOutcome::Denoised(canvas) => {
+                Advance { verdict: Verdict::Denoised(canvas), tokens: 0, forced: 0, end: None }
+            }
+            SampleOutcome::Block(tokens) => self.deliver_block(tokens, tokenizer),
             SampleOutcome::Stopped { accepted, reason, rest } => {
                 let tokens = self.send(accepted).len();
                 self.finished(tokens, reason, rest)
@@ -380,6 +403,29 @@ impl SequenceSampler {
             Err(error) => Advance::failed(tokens.len(), unenforceable(error)),
         };
         Advance { forced, ..advance }
+    }
+
+    /// Sends the tokens of a block up to the one that ends the request.
+    fn deliver_block(&mut self, block: Vec<TokenId>, tokenizer: &Tokenizer) -> Advance {
+        let (mut tokens, mut ended) = (Vec::with_capacity(block.len()), Ok(None));
+        for token in block {
+            let last = self.count(token, tokenizer);
+            ended = self.add(NewToken { token, logprobs: None, last }, &mut tokens, tokenizer);
+            if !matches!(ended, Ok(None)) {
+                break;
+            }
+        }
+        let ids: Vec<TokenId> = tokens.iter().map(|sent| sent.token).collect();
+        if !tokens.is_empty() {
+            let tokens = tokens.into_iter().map(|SentToken { token, text, .. }| BlockToken { token, text });
+            let event = Event::Block { tokens: tokens.collect() };
+            self.record.commit_tokens(self.owner, [event], self.detokenise_time);
+        }
+        match ended {
+            Ok(Some((reason, rest))) => self.finished(ids.len(), reason, rest),
+            Ok(None) => Advance { tokens: ids.len(), forced: 0, verdict: Verdict::Tokens(ids), end: None },
+            Err(error) => Advance::failed(ids.len(), unenforceable(error)),
+        }
     }
 
     /// Adds the tokens that have to come next, as many as a step may have.
@@ -636,6 +682,21 @@ impl SequenceSampler {
     pub fn owner(&self) -> u32 {
         self.owner
     }
+}
+
+/// What a step makes of a block.
+fn denoise(
+    CanvasTask { denoising, block }: &CanvasTask,
+    computed: Computed<'_>,
+) -> Result<SampleOutcome, GenerationError> {
+    let (rows, hidden) = match computed {
+        Computed::Denoised { rows, hidden } => (rows, hidden),
+        _ => (&[][..], &[][..]),
+    };
+    Ok(match denoising.advance(block.clone(), rows).map_err(unusable)? {
+        Denoised::Again(block) => SampleOutcome::Denoised(CanvasState { block, hidden: hidden.into() }),
+        Denoised::Finished(tokens) => SampleOutcome::Block(tokens),
+    })
 }
 
 fn unusable(error: InvalidLogits) -> GenerationError {

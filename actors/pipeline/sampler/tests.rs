@@ -61,6 +61,7 @@ impl Fixture {
             hidden_rows: 0,
             samples: true,
             draft: None,
+            canvas: None,
         }
     }
 
@@ -152,6 +153,7 @@ async fn prompts_are_scored_once_even_when_rows_repeat() {
     let rows: Vec<_> = (0..4).map(|i| fixture.row(&[*prompt.get(i + 1).unwrap_or(&0)])).collect();
     let task = |first_position, rows, samples| SampleTask {
         draft: None,
+        canvas: None,
         id: RequestId(1),
         rows,
         first_position,
@@ -180,6 +182,7 @@ async fn a_token_sampled_by_the_engine_counts_like_any_other() {
         hidden_rows: 0,
         samples: true,
         draft: None,
+        canvas: None,
     };
     let mut deliver = |sampled| {
         let outcome = fixture.sequence.sample(
@@ -211,6 +214,7 @@ async fn unusable_logits_fail_the_request() {
             hidden_rows: 0,
             samples: true,
             draft: None,
+            canvas: None,
         };
         assert!(matches!(fixture.advance(task, &logits).end, Some(Event::Failed(GenerationError::Engine(_)))));
     }

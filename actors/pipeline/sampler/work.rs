@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use cuelight_engine::engine::{SampledToken, TokenId};
+use cuelight_engine::engine::{DenoisedRow, SampledToken, TokenId};
 use cuelight_engine::format::tokenizer::Tokenizer;
 use cuelight_engine::sample::TokenSampler;
 
@@ -50,6 +50,8 @@ pub(super) struct StepLogits {
     pub vocab_size: usize,
     pub hidden: Arc<Vec<f32>>,
     pub hidden_width: usize,
+    /// Of canvases: as many rows as `hidden` has.
+    pub denoised: Arc<Vec<DenoisedRow>>,
     pub tokenizer: Arc<Tokenizer>,
 }
 
@@ -96,7 +98,15 @@ fn sample_one(step: &StepLogits, job: &mut SampleJob, sampler: &mut TokenSampler
         (None, 0) => Computed::Logits(step.logits.get(rows(job.task.rows, step.vocab_size)).unwrap_or_default()),
         (None, count) => {
             let width = step.hidden_width;
-            Computed::Hidden { values: step.hidden.get(rows(count, width)).unwrap_or_default(), width }
+            let values = step.hidden.get(rows(count, width)).unwrap_or_default();
+            let first = job.offset / width.max(1);
+            match job.task.canvas {
+                Some(_) => {
+                    let rows = step.denoised.get(first..first + count).unwrap_or_default();
+                    Computed::Denoised { rows, hidden: values }
+                }
+                None => Computed::Hidden { values, width },
+            }
         }
     };
     let sequence = &mut job.sequence;

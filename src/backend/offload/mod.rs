@@ -30,7 +30,7 @@ use crate::backend::stage::{PipelineStage, StageOutput};
 use crate::device::ExpertStreaming;
 use crate::engine::{
     BlockId, BlockLayout, Engine, EngineError, EngineLimits, ExpertCounts, ExpertJob, ExpertResult, Progress, Step,
-    StepId, StepOutput,
+    StepId, StepOutput, logits_or_denoised,
 };
 
 use crate::graph::Handover;
@@ -147,10 +147,12 @@ impl OffloadedEngine {
                 if waiting.is_alone {
                     self.break_even.record(waiting.streams, waiting.step.rows(), waiting.began.elapsed());
                 }
+                let (logits, denoised) = logits_or_denoised(&self.limits, values.pop().unwrap_or_default());
                 return Ok(Progress::Done(StepOutput {
                     id: waiting.step.id,
-                    logits: values.pop().unwrap_or_default(),
+                    logits,
                     hidden,
+                    denoised,
                     sampled,
                     elapsed: waiting.began.elapsed(),
                     ops: waiting.ops,
@@ -293,7 +295,7 @@ impl Engine for OffloadedEngine {
         }
         self.waiting.values_mut().for_each(|other| other.is_alone = false);
         let (streams, is_alone) = (self.break_even.should_stream(step.rows()), self.waiting.is_empty());
-        let inputs = step.graph_inputs();
+        let inputs = step.graph_inputs(&self.limits);
         self.run(Waiting { streams, is_alone, ..Waiting::new(step) }, inputs)
     }
 

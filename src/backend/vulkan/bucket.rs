@@ -63,6 +63,7 @@ mod tests {
             max_sequences: 64,
             max_logits_rows: 64,
             hidden: HiddenLimits::default(),
+            canvas: None,
             device: String::new(),
         };
         let bucket = |rows_of_each: &[usize]| {

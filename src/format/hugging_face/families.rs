@@ -234,6 +234,13 @@ pub(super) const FAMILIES: &[Family] = &[
         names: &[NORM_AFTER_MIXER, GEMMA4],
         ..PLAIN
     },
+    Family {
+        model_types: &["diffusion_gemma_text", "diffusion_gemma"],
+        architecture: "diffusion-gemma",
+        activations: GELU_TANH,
+        names: &[NORM_AFTER_MIXER, GEMMA4],
+        ..PLAIN
+    },
     Family { model_types: &["phi3"], architecture: "phi3", ..PLAIN },
     Family { model_types: &["smollm3"], architecture: "smollm3", names: &[ROTARY], ..PLAIN },
     Family { model_types: &["olmo2", "olmo3"], architecture: "olmo2", names: &[NORM_AFTER_MIXER], ..PLAIN },

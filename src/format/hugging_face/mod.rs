@@ -17,6 +17,7 @@
 
 mod adapter;
 mod config;
+mod denoising;
 mod derived;
 mod error;
 mod families;
@@ -120,6 +121,7 @@ impl Directory {
         }
         let generation = small.json("generation_config.json")?.unwrap_or_default();
         let sampling = sampling::of_json(&path.join("generation_config.json"), &generation);
+        denoising::add_keys(&mut keys, &generation)?;
         let text = Text::read(path, &config, &generation, &mut small)?;
         for (key, template) in
             ["tokenizer.chat_template", "tokenizer.chat_template.tool_use"].iter().zip(&text.templates)

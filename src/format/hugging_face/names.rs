@@ -27,6 +27,10 @@ const OUTSIDE: &[Rule] = &[
     ("embeddings.token_type_embeddings", "token_types", &[]),
     ("embeddings.LayerNorm", "token_embd_norm", &[]),
     ("emb_ln", "token_embd_norm", &[]),
+    ("self_conditioning.pre_norm", "self_cond_pre_norm", &[]),
+    ("self_conditioning.gate_proj", "self_cond_gate", &[]),
+    ("self_conditioning.up_proj", "self_cond_up", &[]),
+    ("self_conditioning.down_proj", "self_cond_down", &[]),
 ];
 
 /// Tensors of layers that have the same names in most families.
@@ -83,11 +87,18 @@ const PREDICTION: &[Rule] = &[
 /// The part of some models that predicts more tokens.
 const PREDICTION_PART: &str = "mtp.";
 
+/// What models of blocks put before the layers that compute causal rows. These share their weights with the layers of blocks, except
+/// for one factor.
+const CAUSAL_LAYERS: &str = "encoder.language_model.layers.";
+
+const CAUSAL_LAYER: &[Rule] = &[("layer_scalar", "enc_layer_output_scale.weight", &[])];
+
 /// What models put before the names of their text model.
 const PREFIXES: &[&str] = &[
     "model.language_model.",
     "language_model.model.",
     "language_model.",
+    "model.decoder.",
     "model.",
     "bert.",
     "roberta.",
@@ -108,6 +119,8 @@ const OTHER_PARTS: &[&str] = &[
     "multi_modal_projector.",
     "audio_tower.",
     "embed_audio.",
+    "encoder.vision_tower.",
+    "encoder.embed_vision.",
     "mtp_block.",
     "mtp_emb_norm.",
     "mtp_hidden_norm.",
@@ -159,6 +172,10 @@ pub(super) fn fate(family: &Family, n_layers: usize, name: &str) -> Fate {
     let starts = |text: &str| OTHER_PARTS.iter().any(|part| text.starts_with(part));
     if starts(name) || starts(short) || COMPUTED.iter().any(|end| name.ends_with(end)) {
         return Fate::Ignored;
+    }
+    if let Some((layer, inner)) = short.strip_prefix(CAUSAL_LAYERS).and_then(|rest| rest.split_once('.')) {
+        let own = targets(&[CAUSAL_LAYER], inner, &format!("blk.{layer}."));
+        return if own.is_empty() { Fate::Ignored } else { Fate::Targets(own) };
     }
     let (part, first) = match short.strip_prefix(PREDICTION_PART) {
         Some(part) => (part, n_layers),

@@ -24,6 +24,8 @@ pub struct Family {
     pub embedding_norm: EmbeddingNorm,
     /// What follows the last layer.
     pub output: Output,
+    /// What a step generates.
+    pub generation: Generation,
     /// The use of the key `logit_scale`.
     pub logit_scale: LogitScale,
     /// The kind of all norms, except those of heads.
@@ -55,6 +57,7 @@ impl Family {
         embedding_scale: EmbeddingScale::One,
         embedding_norm: EmbeddingNorm::Never,
         output: Output::NormAndHead,
+        generation: Generation::Tokens,
         logit_scale: LogitScale::Unused,
         norm: NormKind::Rms,
         norms: Norms::Before,
@@ -107,6 +110,15 @@ impl Output {
     pub fn is_embedding_only(self) -> bool {
         self != Output::NormAndHead
     }
+}
+
+/// What a step generates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Generation {
+    /// One token after the other.
+    Tokens,
+    /// Blocks of as many tokens as the key `diffusion.canvas_length` says. They are denoised together, in some steps.
+    Blocks,
 }
 
 /// The use of the key `logit_scale`.

@@ -15,6 +15,7 @@ mod command_r;
 mod dbrx;
 mod deepseek2;
 mod deepseek32;
+mod diffusion_gemma;
 mod dots1;
 mod ernie4_5;
 mod ernie4_5_moe;
@@ -88,8 +89,9 @@ mod step35;
 
 pub use family::{
     AttentionScale, AttentionSpec, Direction, EmbeddingNorm, EmbeddingScale, ExpertPlacement, Family, FeedForward,
-    Gate, LogitScale, Mixer, NormKind, Norms, Output, QkNorm, QkNormKind, Recurrent, Residual, RopePairs, Rotation,
-    RoutingSpec, SharedExpert, Temperature, UnwindowedRotary, Values, WindowedRope, Windows, YarnMultiplier, YarnRamp,
+    Gate, Generation, LogitScale, Mixer, NormKind, Norms, Output, QkNorm, QkNormKind, Recurrent, Residual, RopePairs,
+    Rotation, RoutingSpec, SharedExpert, Temperature, UnwindowedRotary, Values, WindowedRope, Windows, YarnMultiplier,
+    YarnRamp,
 };
 
 use super::error::ModelError;
@@ -158,6 +160,7 @@ pub const FAMILIES: &[&Family] = &[
     &laguna::FAMILY,
     &mimo2::FAMILY,
     &step35::FAMILY,
+    &diffusion_gemma::FAMILY,
     &muse_glimmer::FAMILY,
     &qwen2vl::FAMILY,
     &qwen3vl::FAMILY,
@@ -215,7 +218,8 @@ mod tests {
     /// The classes of transformers whose values the checkpoints of each architecture are compared with.
     fn classes() -> BTreeMap<String, BTreeSet<String>> {
         let mut classes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        let folders = ["families", "embeddings"].map(|name| repository().join("tests/fixtures").join(name));
+        let folders =
+            ["families", "embeddings", "diffusion"].map(|name| repository().join("tests/fixtures").join(name));
         for entry in folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap()) {
             let path = entry.unwrap().path();
             if path.extension().is_none_or(|extension| extension != "json") {

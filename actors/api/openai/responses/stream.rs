@@ -63,6 +63,7 @@ impl ResponseEvents {
                 }
                 self.add_deltas(deltas, &mut changes);
             }
+            AnswerEvent::Block { deltas, .. } => self.add_deltas(deltas, &mut changes),
             AnswerEvent::Finished { finish, deltas } => {
                 self.add_deltas(deltas, &mut changes);
                 self.finish(finish, &mut changes);

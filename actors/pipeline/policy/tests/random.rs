@@ -9,7 +9,7 @@ const SPECULATION: &[SpeculationMode] =
 
 /// A random action in the simulation.
 #[derive(Debug, Clone)]
-enum Action {
+pub(super) enum Action {
     Submit { like: u64, prompt_tokens: usize, generate: usize, priority: i32, salted: bool, scores_prompt: bool },
     Cancel(u64),
     FinishStep,
@@ -28,7 +28,7 @@ enum Action {
     FetchTimesOut,
 }
 
-fn action() -> impl Strategy<Value = Action> {
+pub(super) fn action() -> impl Strategy<Value = Action> {
     let submit = (0u64..4, 1usize..100, 1usize..60, 0i32..2, any::<bool>(), prop::bool::weighted(0.2)).prop_map(
         |(like, prompt_tokens, generate, priority, salted, scores_prompt)| Action::Submit {
             like,
@@ -60,14 +60,14 @@ fn action() -> impl Strategy<Value = Action> {
 }
 
 impl World {
-    fn act(&mut self, action: Action) {
+    pub(super) fn act(&mut self, action: Action) {
         match action {
             Action::Submit { like, prompt_tokens, generate, priority, salted, scores_prompt } => {
                 // There are few different prompts, so that many have a prefix in common.
                 let submission = Submission {
                     id: RequestId(self.requests.len() as u64 + 1),
                     priority,
-                    scores_prompt,
+                    scores_prompt: scores_prompt && self.denoising.is_none(),
                     reports_progress: salted,
                     client: Some(like.to_string().into()),
                     scope: PrefixScope { salt: salted.then(|| "salt".into()), adapter: None },

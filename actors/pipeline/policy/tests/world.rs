@@ -6,7 +6,9 @@ use std::time::Duration;
 use cuelight_engine::engine::{
     BLOCK_TOKENS, BlockId, EngineLimits, HiddenRows, LogitsWanted, SlotId, Step, StepId, TokenId,
 };
+use cuelight_engine::sample::Denoising;
 
+use super::canvases;
 use super::tiers::SimulatedTiers;
 use crate::core::block_hash::BlockHash;
 use crate::core::cache_change::CacheChange;
@@ -109,6 +111,8 @@ pub(super) struct World {
     /// Accepted tokens of drafts.
     pub(super) accepted: usize,
     pub(super) draft_model: Option<DraftModel>,
+    /// How blocks are denoised, if requests are for blocks.
+    pub(super) denoising: Option<Denoising>,
     /// What the draft model was asked for and has not answered.
     pub(super) drafting: VecDeque<DraftRequest>,
     pub(super) tiers: SimulatedTiers,
@@ -142,22 +146,25 @@ impl World {
             forced: 0,
             accepted: 0,
             draft_model: None,
+            denoising: None,
             drafting: VecDeque::new(),
             tiers: SimulatedTiers::default(),
             known: HashSet::new(),
             known_in_tiers: HashSet::new(),
         };
-        world.on(PolicyEvent::ExecutorReady(limits));
+        world.on(PolicyEvent::ExecutorReady(Box::new(limits)));
         world
     }
 
     pub(super) fn submit(&mut self, submission: Submission, generate: usize) {
-        let submission = Submission { max_tokens: generate, ..submission };
+        // Blocks of different requests begin as different tokens.
+        let denoising = self.denoising.map(|denoising| Denoising { seed: submission.id.0, ..denoising });
+        let submission = Submission { max_tokens: generate, denoising, ..submission };
         let prompt_tokens = submission.prompt.len();
         let state = RequestState {
             tokens: submission.prompt.clone(),
             prompt_tokens,
-            until: (prompt_tokens + generate).min(self.policy.context_tokens()),
+            until: (prompt_tokens + generate).min(self.policy.context_tokens_after(prompt_tokens)),
             scored: if submission.scores_prompt || submission.hidden == Some(HiddenRows::All) {
                 0
             } else {
@@ -249,9 +256,11 @@ impl World {
         assert!(step.rows() <= self.limits.max_batched_tokens);
         assert!(step.sequences.len() <= self.limits.max_sequences);
         assert!(step.logits_rows() <= self.limits.max_logits_rows);
-        assert_eq!(step.logits_rows(), tasks.iter().map(|task| task.rows).sum::<usize>());
+        let denoised = |task: &&SampleTask| task.canvas.is_some();
+        let canvas_rows: usize = tasks.iter().filter(denoised).map(|task| task.hidden_rows).sum();
+        assert_eq!(step.logits_rows(), tasks.iter().map(|task| task.rows).sum::<usize>() + canvas_rows);
         assert!(step.hidden_rows() <= self.limits.hidden.max_rows);
-        assert_eq!(step.hidden_rows(), tasks.iter().map(|task| task.hidden_rows).sum::<usize>());
+        assert_eq!(step.hidden_rows() + canvas_rows, tasks.iter().map(|task| task.hidden_rows).sum::<usize>());
         if !self.awaits_resync {
             self.computing.push_back(planned);
         }
@@ -299,6 +308,10 @@ impl World {
             assert_eq!(sequence.state.to.is_empty(), self.limits.state_slots == 0);
         }
         for task in tasks {
+            if let Some(canvas) = &task.canvas {
+                self.check_canvas(step, task, canvas);
+                continue;
+            }
             let mut sampled_rows = step.sequences.iter().filter(|rows| rows.logits != LogitsWanted::None);
             let state = &self.requests[&task.id];
             let end = task.first_position + task.rows + task.hidden_rows;
@@ -339,7 +352,9 @@ impl World {
             let is_known = task.samples && task.rows == 1 && position < state.tokens.len();
             let mut newest = None;
             let mut forced = 0;
-            let verdict = if task.hidden_rows > 0 {
+            let verdict = if let Some(canvas) = task.canvas {
+                canvases::denoise(state, canvas, self.stops)
+            } else if task.hidden_rows > 0 {
                 pool(state, task.first_position, task.hidden_rows)
             } else if !task.samples {
                 Verdict::Unchanged
@@ -434,7 +449,7 @@ impl World {
         if !self.ready {
             self.ready = true;
             self.awaits_resync = false;
-            self.on(PolicyEvent::ExecutorReady(self.limits.clone()));
+            self.on(PolicyEvent::ExecutorReady(Box::new(self.limits.clone())));
         }
     }
 
@@ -464,7 +479,7 @@ impl World {
         }
         self.connect_tiers();
         if self.ready {
-            self.on(PolicyEvent::ExecutorReady(self.limits.clone()));
+            self.on(PolicyEvent::ExecutorReady(Box::new(self.limits.clone())));
         }
     }
 
@@ -550,7 +565,7 @@ fn sample(state: &mut RequestState, draft: &[TokenId], stops: bool, repeats: boo
 }
 
 /// The token after others.
-fn next_token(tokens: &[TokenId], repeats: bool) -> TokenId {
+pub(super) fn next_token(tokens: &[TokenId], repeats: bool) -> TokenId {
     let all = tokens.iter().fold(7, |before, &token| hash(before, token));
     let last = tokens[tokens.len().saturating_sub(2)..].iter().fold(7, |before, &token| hash(before, token));
     if repeats && !all.is_multiple_of(6) { 1 + (last % 8) as TokenId } else { (all % 1000) as TokenId }

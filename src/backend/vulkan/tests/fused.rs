@@ -71,6 +71,7 @@ fn limits(model: &ModelGraph) -> EngineLimits {
         max_sequences: 4,
         max_logits_rows: 64,
         hidden: HiddenLimits::default(),
+        canvas: None,
         device: String::new(),
     }
 }

@@ -226,6 +226,7 @@ pub fn bucket(batch: &CaseBatch) -> Bucket {
         max_sequences: 64,
         max_logits_rows: 4096,
         hidden: HiddenLimits { width: 0, max_rows: 4096, ..HiddenLimits::default() },
+        canvas: None,
         device: String::new(),
     };
     Bucket::of(&batch.as_batch(&batch.tables()), &limits)
