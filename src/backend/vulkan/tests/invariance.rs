@@ -176,6 +176,10 @@ fn a_row_of_attention_has_the_same_bits_with_any_chunks_tiles_and_splits() {
                 "{} {variant}: a (sequence, position) with different bits",
                 case.name
             );
+            // Rows with selected positions are in tiles only where each sees all of its positions, and are split less often.
+            if case.name.ends_with(", selected") {
+                continue;
+            }
             assert_eq!(found.ran.contains(&Module::AttentionAttendTile), tiles, "{variant}");
             let was_split = found.ran.contains(&Module::AttentionMerge);
             assert!(split.is_none_or(|split| split == was_split), "{variant}: split {was_split}");
