@@ -229,3 +229,22 @@ impl Answer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_one_event_with_all_of_its_text() {
+        let block = |texts: &[&str]| {
+            let tokens = texts.iter().zip(1..).map(|(text, token)| BlockToken { token, text: (*text).to_owned() });
+            Event::Block { tokens: tokens.collect() }
+        };
+        let Some(AnswerEvent::Block { tokens, deltas }) = Choice::new(None, false).on(block(&["a", "", "bc"])) else {
+            panic!("a block is a block")
+        };
+        assert_eq!((tokens, deltas), (vec![1, 2, 3], vec![Delta::Text("abc".to_owned())]));
+        let deltas = [Delta::Reasoning("a".into()), Delta::Reasoning("b".into()), Delta::Text("c".into())];
+        assert_eq!(joined(deltas.into()), [Delta::Reasoning("ab".into()), Delta::Text("c".into())]);
+    }
+}

@@ -36,8 +36,8 @@ impl Sequence {
         self.canvas.clone().or_else(|| Some(CanvasState { block: begin(self.planned)?, hidden: Arc::default() }))
     }
 
-    /// The tokens of its block are known.
-    pub fn finish_block(&mut self, tokens: &[TokenId]) {
+    /// Adds tokens that are known now. With them the block that was denoised is finished.
+    pub fn add_tokens(&mut self, tokens: &[TokenId]) {
         self.tokens.extend(tokens);
         self.canvas = None;
     }

@@ -64,7 +64,7 @@ impl Policy {
     /// Adds the tokens of a step to a sequence: sampled ones, and `forced` ones after them.
     fn continue_with(&mut self, id: RequestId, tokens: &[TokenId], forced: usize, record: &StepRecord) {
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
-        sequence.finish_block(tokens);
+        sequence.add_tokens(tokens);
         let member = record.members.iter().find(|member| member.id == id);
         if let Some(draft) = member.and_then(|member| member.draft) {
             self.verified(id, draft, tokens.len() - forced - 1);
