@@ -120,7 +120,7 @@ pub struct Canvas {
     pub temperature: f32,
     /// How a token is sampled from each row, with the random number of `draws`.
     pub sampling: RowSamplingParams,
-    /// [rows] random numbers: 64 uniform bits each.
+    /// `[rows]` random numbers: 64 uniform bits each.
     pub draws: Vec<u64>,
 }
 

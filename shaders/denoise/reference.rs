@@ -4,7 +4,7 @@ use crate::op::DenoiseParams;
 use crate::sample_token::SampledToken;
 use crate::sample_token::reference::sample;
 
-/// The most likely token, the sampled token, the entropy, and the mean [hidden] of a row of logits. `table` is [vocabulary,
+/// The most likely token, the sampled token, the entropy, and the mean `[hidden]` of a row of logits. `table` is [vocabulary,
 /// hidden].
 #[must_use]
 pub fn denoise(
