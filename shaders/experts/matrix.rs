@@ -79,7 +79,7 @@ impl ExpertMatrix {
         })
     }
 
-    /// Multiplies the product of each expert, before its bias, by one of `factors`, [n_experts].
+    /// Multiplies the product of each expert, before its bias, by one of `factors`, `[n_experts]`.
     ///
     /// # Errors
     /// [`ShapeError`] when there are more or fewer factors than experts.
@@ -133,7 +133,8 @@ impl ExpertMatrix {
         (self.rows.start, self.stride)
     }
 
-    /// For each expert, the biases of its rows if [`Self::has_bias`], then its factor if [`Self::has_factors`]; `None` without both.
+    /// For each expert, the biases of its rows if [`Self::has_bias`], then its factor if [`Self::has_factors`]. `None` without
+    /// both.
     #[must_use]
     pub fn table(&self) -> Option<&[f32]> {
         self.table.as_deref()

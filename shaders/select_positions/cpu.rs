@@ -87,7 +87,7 @@ struct Indexer<'a> {
     block_table: &'a [u32],
     /// [n_heads * key_dim]
     query: &'a [f32],
-    /// [n_heads]
+    /// `[n_heads]`
     weight: &'a [f32],
 }
 

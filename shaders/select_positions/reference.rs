@@ -4,7 +4,7 @@ use super::SelectPositions;
 
 /// The scores of the positions up to `position`.
 ///
-/// `query` is the one of the row, [n_heads * key_dim], and `weight` its weights, [n_heads]; `key` is [positions, key_dim] of its
+/// `query` is the one of the row, [n_heads * key_dim], and `weight` its weights, `[n_heads]`; `key` is [positions, key_dim] of its
 /// sequence.
 #[must_use]
 pub fn scores(op: &SelectPositions, position: usize, query: &[f32], weight: &[f32], key: &[f32]) -> Vec<f64> {

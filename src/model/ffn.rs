@@ -193,7 +193,7 @@ impl ExpertLayer<'_> {
         Ok(self.matrix(builder, stem, outputs, columns)?.with_factors(factors.as_deref())?)
     }
 
-    /// The factor of each expert's matrix, [n_experts], where the file has some. Formats whose scales have a small range need
+    /// The factor of each expert's matrix, `[n_experts]`, where the file has some. Formats whose scales have a small range need
     /// them. The scales of inputs in training are not needed.
     fn factors(self, builder: &mut Builder<'_>, stem: &str) -> Result<Option<Arc<[f32]>>, BuildError> {
         builder.weights.ignore(&self.name(&format!("{stem}.input_scale")));

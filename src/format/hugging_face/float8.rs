@@ -5,7 +5,7 @@
 //! | `fp8` | `weight` [outputs, inputs] | `weight_scale_inv`, one for each block of `weight_block_size`, or one |
 //! | compressed-tensors `float-quantized` | `weight`, likewise | `weight_scale`: [outputs, 1], one, or one for each block |
 //! | `fbgemm_fp8` | `weight`, likewise | `weight_scale` [outputs, 1] |
-//! | ModelOpt `FP8`, `FP8_PER_CHANNEL_PER_TOKEN`, `FP8_PB_WO` | `weight`, likewise | `weight_scale`: one, [outputs], [blocks, 1, blocks, 1] |
+//! | ModelOpt `FP8`, `FP8_PER_CHANNEL_PER_TOKEN`, `FP8_PB_WO` | `weight`, likewise | `weight_scale`: one, `[outputs]`, `[blocks, 1, blocks, 1]` |
 //!
 //! A value is `code * scale`, also where the name of the scales says that it is an inverse. Blocks at the edges of a matrix may be
 //! smaller. Stacked matrices have a grid of scales each. Scales are F32, BF16, F16 or F8_E8M0, which float32 represents exactly.
