@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use cuelight_engine::engine::{
     Canvas, DenoisedRow, Engine, LogitsWanted, Progress, RowSamplingParams, SampledToken, SequenceRows, Step, StepId,
@@ -184,6 +185,28 @@ fn blocks_are_refused_on_other_devices_and_with_a_draft_model() {
     let draft = vec![DraftMemory { device: None, bytes: 1 }];
     let with_draft = LoadOptions { draft, device: ComputeDevice::Cpu.into(), ..LoadOptions::new(file()) };
     assert!(refused(with_draft).contains("a draft model is of no use"));
+    let short = LoadOptions { context_tokens: Some(16), ..LoadOptions::new(file()) };
+    assert!(refused(short).contains("a block has"));
+}
+
+#[test]
+fn commands_that_compute_token_after_token_refuse_blocks() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("text");
+    std::fs::write(&text, "some text").unwrap();
+    let (model, text, out) = (file(), text.as_path(), folder.path().join("out.gguf"));
+    for (command, arguments) in [
+        ("bench", vec![model.as_path()]),
+        ("perplexity", vec![model.as_path(), text]),
+        ("imatrix", vec![model.as_path(), text, Path::new("--output"), out.as_path()]),
+    ] {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_cuelight"));
+        program.arg(command).args(arguments).env_clear().env("HOME", folder.path()).env("CUELIGHT_CALIBRATE", "off");
+        let output = program.output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        let expected = format!("cuelight {command} cannot measure models that generate blocks of tokens");
+        assert!(!output.status.success() && error.contains(&expected), "{error}");
+    }
 }
 
 /// A directory of the same weights gives the same bits.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cuelight_engine::backend::cpu::SharedObserver;
 use cuelight_engine::checkpoint;
 use cuelight_engine::importance::{ImportanceSums, MeasuredText};
-use cuelight_engine::load::{self, ComputeDevice, CpuExperts, ExpertStreaming, LoadOptions, Source};
+use cuelight_engine::load::{ComputeDevice, CpuExperts, ExpertStreaming, LoadOptions, Source};
 use cuelight_engine::perplexity::{Perplexity, Scored, Scorer, Text};
 
 use super::terminal::print;
@@ -114,7 +114,7 @@ fn options(args: &Args, path: PathBuf, observer: SharedObserver, context: &Conte
 
 /// Computes the windows of the text; returns how many, and their perplexity.
 fn measure(args: &Args, text: &str, options: LoadOptions, context: &Context) -> Result<(usize, Perplexity), CliError> {
-    let plan = load::plan(&options).map_err(CliError::other)?;
+    let plan = model::plan_for_tokens(&options, "imatrix")?;
     let mut loaded = plan.load(&mut |_| {}).map_err(CliError::other)?;
     let text = Text::new(&loaded.tokenizer, text).map_err(CliError::other)?;
     let mut windows = text.windows(args.context.get(), Scored::LaterHalf).map_err(CliError::other)?;

@@ -109,6 +109,23 @@ pub fn runtime_options(config: &Config) -> RuntimeOptions {
     }
 }
 
+/// Plans a model for a command that computes one token after the other.
+///
+/// # Errors
+/// When the model cannot be planned, or generates blocks of tokens.
+pub fn plan_for_tokens(options: &LoadOptions, command: &str) -> Result<LoadPlan, CliError> {
+    let plan = load::plan(options).map_err(CliError::other)?;
+    match plan.limits().canvas {
+        None => Ok(plan),
+        Some(_) => {
+            let path = plan.path().display();
+            Err(CliError::Failed(format!(
+                "{path}: cuelight {command} cannot measure models that generate blocks of tokens"
+            )))
+        }
+    }
+}
+
 /// Finds a model's file, plans its memory, prints the plan, and returns the source that the actors load.
 ///
 /// # Errors

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use cuelight_engine::load::{self, ActivationBits, Kernel, KvType, LoadOptions, ModelCard};
+use cuelight_engine::load::{ActivationBits, Kernel, KvType, LoadOptions, ModelCard};
 use cuelight_engine::perplexity::{Perplexity, Scored, Scorer, Text};
 use serde_json::json;
 
@@ -107,7 +107,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
 }
 
 fn compute(args: &Args, text: &str, options: &LoadOptions, context: &Context) -> Result<Outcome, CliError> {
-    let plan = load::plan(options).map_err(CliError::other)?;
+    let plan = model::plan_for_tokens(options, "perplexity")?;
     let (path, card, device) = (plan.path().to_owned(), plan.card().clone(), plan.limits().device.clone());
     let length = args.context.get();
     if length > card.context_train {

@@ -125,6 +125,18 @@ pub enum LoadError {
         /// The model.
         path: String,
     },
+    /// The context has no space for a block of a model that generates blocks of tokens.
+    #[error(
+        "{path}: a block has {tokens} tokens, and a prompt before it, but the context holds {context_tokens}; make it larger"
+    )]
+    BlockBeyondContext {
+        /// The model.
+        path: String,
+        /// Tokens of a block.
+        tokens: usize,
+        /// Tokens of the context.
+        context_tokens: usize,
+    },
     /// The device does not accept expert uploads.
     #[error("experts cannot be uploaded to the device: {0}")]
     Upload(String),

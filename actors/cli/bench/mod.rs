@@ -13,7 +13,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use cuelight_engine::load::{
-    self, ActivationBits, ComputeDevice, CpuExperts, Devices, ExpertStreaming, Kernel, KvType, LoadOptions, Source,
+    ActivationBits, ComputeDevice, CpuExperts, Devices, ExpertStreaming, Kernel, KvType, LoadOptions, Source,
 };
 use cuelight_engine::memory::format_bytes;
 use cuelight_engine::roofline::{Roofline, Worker};
@@ -304,9 +304,9 @@ fn measure_engine<'a>(
     repetitions: usize,
     roofline: Option<Roofline>,
 ) -> Box<dyn Iterator<Item = Result<Measurement, CliError>> + 'a> {
-    let plan = match load::plan(options) {
+    let plan = match model::plan_for_tokens(options, "bench") {
         Ok(plan) => plan,
-        Err(error) => return Box::new(std::iter::once(Err(CliError::other(error)))),
+        Err(error) => return Box::new(std::iter::once(Err(error))),
     };
     let path = plan.path().display().to_string();
     let (card, device) = (plan.card().clone(), plan.limits().device.clone());

@@ -304,9 +304,6 @@ impl Matrix {
 
     /// The code that represents zero.
     fn zero(&self, words: &[u8], output: usize, group: usize) -> u8 {
-        if self.scheme.order == Order::Bytes {
-            return words[output * self.sizes.groups + group] ^ 0x80;
-        }
         let in_word = self.scheme.in_word();
         let (word, place) = (output / in_word, output % in_word);
         let (index, place) = match self.scheme.order {
@@ -314,7 +311,7 @@ impl Matrix {
             Order::Inputs => (group * self.sizes.outputs.div_ceil(in_word) + word, place),
             Order::Interleaved => (group * (self.sizes.outputs / in_word) + word, INTERLEAVED[place]),
         };
-        let number = words.as_chunks::<4>().0[index];
+        let number = self.number(words, index);
         let ones = u32::MAX / ((1 << self.scheme.bits) - 1);
         let number = match self.scheme.zero_points {
             Some(ZeroPoints::LessOne) => u32::from_le_bytes(number).wrapping_add(ones).to_le_bytes(),
@@ -329,9 +326,6 @@ impl Matrix {
     }
 
     fn code(&self, output: usize, input: usize) -> u8 {
-        if self.scheme.order == Order::Bytes {
-            return self.codes.as_slice()[output * self.sizes.inputs + input] ^ 0x80;
-        }
         let in_word = self.scheme.in_word();
         let (word, place) = match self.scheme.order {
             Order::Outputs | Order::Bytes => {
@@ -342,7 +336,15 @@ impl Matrix {
                 (input * (self.sizes.outputs / in_word) + output / in_word, INTERLEAVED[output % in_word])
             }
         };
-        self.at(self.codes.as_slice().as_chunks::<4>().0[word], place)
+        self.at(self.number(self.codes.as_slice(), word), place)
+    }
+
+    /// A number that holds codes or zero points. A signed byte is a number with one code, which has no sign here.
+    fn number(&self, words: &[u8], index: usize) -> [u8; 4] {
+        match self.scheme.order {
+            Order::Bytes => [words[index] ^ 0x80, 0, 0, 0],
+            Order::Outputs | Order::Inputs | Order::Interleaved => words.as_chunks::<4>().0[index],
+        }
     }
 
     /// The code at a place of a number. The first is in the lowest bits, so bytes hold one code of 8 bits or two of 4.

@@ -4,26 +4,12 @@
 //!
 //! Source: Google 2026, "DiffusionGemma", its class in transformers, and llama.cpp's pull request 24427.
 
-use super::family::{
-    Activation, AttentionScale, AttentionSpec, EmbeddingScale, ExpertPlacement, Family, FeedForward, Generation, Norms,
-    QkNorm, QkNormKind, RoutingSpec, Values, WindowedRope, Windows,
-};
+use super::family::{Family, Generation};
+use super::gemma4;
 
 pub(super) const FAMILY: Family = Family {
     architecture: "diffusion-gemma",
     models: "DiffusionGemma (text)",
-    embedding_scale: EmbeddingScale::SqrtHiddenSize,
     generation: Generation::Blocks,
-    norms: Norms::BeforeAndAfter,
-    attention: AttentionSpec {
-        qk_norm: QkNorm::Always(QkNormKind::Heads),
-        scale: AttentionScale::One,
-        windows: Windows::AllButEvery(6),
-        windowed_rope: WindowedRope::Unscaled(Some(10_000.0)),
-        values: Values::Normed,
-        ..AttentionSpec::PLAIN
-    },
-    feed_forward: FeedForward::Gated(Activation::GeluTanh),
-    routing: Some(RoutingSpec { placement: ExpertPlacement::Parallel, ..RoutingSpec::SOFTMAX }),
-    ..Family::PLAIN
+    ..gemma4::FAMILY
 };
