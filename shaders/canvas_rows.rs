@@ -1,13 +1,14 @@
 //! Other values for the rows of a canvas.
 
+use crate::cases::{Case, CaseStep, Expected};
 use crate::elementwise::{for_each_row, scale_row};
-use crate::gpu::{Dispatch, GpuArgs};
+use crate::gpu::{Dispatch, GpuArgs, Module};
 use crate::op::{CpuArgs, Op, ShapeError};
+use crate::quant::random;
 
 /// `y[r] = x[r] * plain` for a row `r` outside of a [canvas](crate::op::Batch::canvases), `y[r] = c[r] * canvas` for a row of one.
 ///
 /// - x, c, y: [rows, width] f32. With one input, c is x
-/// - Runs on the CPU only
 #[derive(Debug, Clone, Copy)]
 pub struct CanvasRows {
     plain: f32,
@@ -50,10 +51,39 @@ impl Op for CanvasRows {
         });
     }
 
-    /// None: models with canvases are not loaded on a GPU.
-    fn dispatches(&self, _: &GpuArgs<'_>) -> Vec<Dispatch> {
-        Vec::new()
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        let (first, last) = (args.inputs[0], args.inputs[args.inputs.len() - 1]);
+        let args = GpuArgs { inputs: &[first, last], ..*args };
+        let push = args.elementwise(self.canvas.to_bits(), self.plain);
+        vec![args.each_column(Module::CanvasRows, push, first.width)]
     }
+}
+
+/// The expected results: rows of two sequences, of which the second, the first or none is a canvas.
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    const WIDTH: usize = 77;
+    const ROWS: usize = 5;
+    let case = |op: CanvasRows, inputs: usize| {
+        let step = |canvases: &[bool]| {
+            let inputs: Vec<Vec<f32>> =
+                (0..inputs).map(|input| random::activations(ROWS * WIDTH, input as u64)).collect();
+            let sequences: Vec<u32> = vec![0, 0, 0, 1, 1];
+            let value = |index: usize| match canvases.get(sequences[index / WIDTH] as usize) {
+                Some(true) => inputs[inputs.len() - 1][index] * op.canvas,
+                Some(false) | None => inputs[0][index] * op.plain,
+            };
+            let expected = Expected::exactly(&(0..ROWS * WIDTH).map(value).collect::<Vec<_>>());
+            let mut step = CaseStep::of_rows(ROWS, inputs.clone(), vec![expected]);
+            step.batch.positions = vec![7, 8, 9, 3, 4];
+            step.batch.block_tables = vec![Vec::new(); 2];
+            step.batch.sequences.clone_from(&sequences);
+            step.batch.canvases = canvases.into();
+            step
+        };
+        Case::new(format!("{op:?}"), op, vec![step(&[false, true]), step(&[true, false]), step(&[])])
+    };
+    vec![case(CanvasRows::select(), 2), case(CanvasRows::scale(0.5, -1.5), 1)]
 }
 
 #[cfg(test)]

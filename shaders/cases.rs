@@ -8,7 +8,7 @@
 use crate::gpu::RowCount;
 use crate::kv::{KvShape, KvType};
 use crate::layer_state::LayerState;
-use crate::op::{Batch, Op};
+use crate::op::{Batch, DenoiseParams, Op};
 
 /// An op and its expected results.
 #[derive(Debug)]
@@ -72,6 +72,10 @@ pub struct CaseBatch {
     pub state_from: Vec<u32>,
     /// `[rows]`
     pub state_to: Vec<u32>,
+    /// `[sequences]`, or empty
+    pub canvases: Vec<bool>,
+    /// `[selected]`, or empty
+    pub denoised: Vec<DenoiseParams>,
 }
 
 /// An expected value.
@@ -191,6 +195,8 @@ impl CaseBatch {
             hidden: &self.hidden,
             state_from: &self.state_from,
             state_to: &self.state_to,
+            canvases: &self.canvases,
+            denoised: &self.denoised,
             ..Batch::default()
         }
     }

@@ -25,11 +25,9 @@
 //! - [`cases`]: the expected results of an op, for the tests of every backend
 //! - [`ops`]: the registry of all ops and their cases
 
-pub mod canvas_rows;
 pub mod cases;
 pub mod cost;
 pub mod cpu;
-pub mod denoise;
 pub mod elementwise;
 pub mod gpu;
 pub mod kv;
@@ -52,8 +50,10 @@ pub mod weight;
 pub mod activate;
 pub mod add;
 pub mod attention;
+pub mod canvas_rows;
 pub mod causal_conv;
 pub mod clamp;
+pub mod denoise;
 pub mod embed;
 pub mod experts;
 pub mod fusion;

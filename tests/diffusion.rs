@@ -11,7 +11,7 @@ use cuelight_engine::engine::{
     Canvas, DenoisedRow, Engine, LogitsWanted, Progress, RowSamplingParams, SampledToken, SequenceRows, Step, StepId,
     StepOutput, TokenId,
 };
-use cuelight_engine::load::{ComputeDevice, DraftMemory, Kernel, KvType, LoadOptions, plan};
+use cuelight_engine::load::{ComputeDevice, Devices, DraftMemory, Kernel, KvType, LoadOptions, plan};
 use cuelight_engine::sample::{Denoised, Denoising, DenoisingRule};
 use serde::Deserialize;
 
@@ -23,9 +23,16 @@ mod server_process;
 mod simulated_clients;
 #[path = "support/text_request.rs"]
 mod text_request;
+#[path = "support/vulkan_device.rs"]
+mod vulkan_device;
+
+use vulkan_device::has_device;
 
 /// Mean distance of entropies and expected embeddings from those of transformers, with float32 weights and a float32 cache.
 const GATE: f64 = 1e-4;
+
+/// [`GATE`] for a float16 cache.
+const HALF_GATE: f64 = 5e-3;
 
 #[derive(Deserialize)]
 struct Expected {
@@ -70,14 +77,16 @@ fn expected() -> Vec<Prompt> {
 
 /// An engine and the rule of its blocks.
 fn load(path: &Path, kernel: Kernel, kv_type: KvType, threads: usize) -> (Box<dyn Engine>, DenoisingRule) {
-    let options = LoadOptions {
-        kv_type,
-        context_tokens: Some(256),
-        threads,
-        kernel,
-        device: ComputeDevice::Cpu.into(),
-        ..LoadOptions::new(path)
-    };
+    load_with(LoadOptions { kv_type, threads, kernel, device: ComputeDevice::Cpu.into(), ..LoadOptions::new(path) })
+}
+
+/// The same on a Vulkan device, with results that do not depend on the batch.
+fn load_on_device(device: Devices, kv_type: KvType) -> (Box<dyn Engine>, DenoisingRule) {
+    load_with(LoadOptions { kv_type, device, deterministic: true, ..LoadOptions::new(file()) })
+}
+
+fn load_with(options: LoadOptions) -> (Box<dyn Engine>, DenoisingRule) {
+    let options = LoadOptions { context_tokens: Some(256), ..options };
     let plan = plan(&options).unwrap_or_else(|error| panic!("{error}"));
     let rule = plan.card().denoising.unwrap();
     (plan.load_engine(&mut |_| {}).unwrap(), rule)
@@ -178,10 +187,8 @@ fn generate(engine: &mut dyn Engine, denoising: Denoising, prompt: &[TokenId], b
 }
 
 #[test]
-fn blocks_are_refused_on_other_devices_and_with_a_draft_model() {
+fn blocks_are_refused_with_a_draft_model_and_without_space() {
     let refused = |options: LoadOptions| plan(&options).err().unwrap().to_string();
-    let on_device = LoadOptions { device: ComputeDevice::Vulkan(0).into(), ..LoadOptions::new(file()) };
-    assert!(refused(on_device).contains("run on the CPU only"));
     let draft = vec![DraftMemory { device: None, bytes: 1 }];
     let with_draft = LoadOptions { draft, device: ComputeDevice::Cpu.into(), ..LoadOptions::new(file()) };
     assert!(refused(with_draft).contains("a draft model is of no use"));
@@ -227,10 +234,40 @@ fn a_directory_computes_what_the_file_does() {
     }
 }
 
+#[test]
+fn canvases_agree_with_transformers_on_a_device() {
+    if !has_device() {
+        return;
+    }
+    for (devices, kv_type, gate) in
+        [("vulkan:0", KvType::F32, GATE), ("vulkan:0", KvType::F16, HALF_GATE), ("cpu,vulkan:0", KvType::F32, GATE)]
+    {
+        let (mut engine, _) = load_on_device(devices.parse().unwrap(), kv_type);
+        for prompt in expected() {
+            for chunk in [7, 512] {
+                let means = distances(&mut *engine, &prompt, chunk).map(|distances| mean(&distances));
+                println!(
+                    "{devices} {kv_type}: mean distance of entropies {:.1e}, of embeddings {:.1e}",
+                    means[0], means[1]
+                );
+                assert!(means.iter().all(|mean| *mean <= gate), "{devices} {kv_type}: {means:?}");
+            }
+        }
+    }
+}
+
 /// transformers' `generate` with the random numbers of Cuelight gives the same blocks in as many steps.
 #[test]
 fn blocks_are_those_of_transformers() {
-    let (mut engine, rule) = load(&file(), Kernel::detect(), KvType::F32, 1);
+    let (engine, rule) = load(&file(), Kernel::detect(), KvType::F32, 1);
+    assert_generates_blocks_of_transformers(engine, rule);
+    if has_device() {
+        let (engine, rule) = load_on_device(ComputeDevice::Vulkan(0).into(), KvType::F32);
+        assert_generates_blocks_of_transformers(engine, rule);
+    }
+}
+
+fn assert_generates_blocks_of_transformers(mut engine: Box<dyn Engine>, rule: DenoisingRule) {
     let sampling = RowSamplingParams { temperature: 1.0, ..RowSamplingParams::GREEDY };
     let vocab_size = engine.limits().vocab_size;
     for prompt in expected() {
@@ -244,37 +281,49 @@ fn blocks_are_those_of_transformers() {
 
 #[test]
 fn a_canvas_does_not_depend_on_its_neighbours_threads_or_chunks() {
-    for (kernel, kv_type) in Kernel::ALL
-        .iter()
-        .copied()
-        .filter(|kernel| kernel.is_supported())
-        .flat_map(|kernel| KvType::ALL.iter().map(move |kv_type| (kernel, *kv_type)))
-    {
-        let prompts = expected();
-        let step = &prompts[2].rows[0];
-        let before = prompts[2].tokens.len();
-        let canvas = || {
-            let mut canvas = greedy(step.temperature, step.canvas.len());
-            canvas.sampling.temperature = 0.7;
-            canvas.draws = (1..=step.canvas.len() as u64).map(|row| row.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
-            canvas
-        };
-        let (mut alone, _) = load(&file(), kernel, kv_type, 1);
-        run(&mut *alone, vec![rows(&prompts[2].tokens, 0, 0)]);
-        let expected = run(&mut *alone, vec![canvas_rows(&step.canvas, before, 0, canvas(), &[])]);
-        let (mut shared, _) = load(&file(), kernel, kv_type, 2);
-        for (index, tokens) in prompts[2].tokens.chunks(7).enumerate() {
-            run(&mut *shared, vec![rows(&prompts[1].tokens[..index + 1], 0, 12), rows(tokens, index * 7, 0)]);
+    for kernel in Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported()) {
+        for kv_type in KvType::ALL {
+            let engines = [1, 2].map(|threads| load(&file(), kernel, *kv_type, threads).0);
+            assert_does_not_depend_on_the_batch(engines, &format!("{kernel} {kv_type}"));
         }
-        let other = canvas_rows(&step.canvas, 5, 24, greedy(0.5, step.canvas.len()), &[]);
-        run(&mut *shared, vec![rows(&prompts[0].tokens, 0, 24)]);
-        let sequences =
-            vec![rows(&prompts[1].tokens[..9], 0, 12), other, canvas_rows(&step.canvas, before, 0, canvas(), &[])];
-        let found = run(&mut *shared, sequences);
-        let own = step.canvas.len();
-        assert_eq!(found.denoised[own..], expected.denoised, "{kernel} {kv_type}");
-        assert_eq!(found.hidden[found.hidden.len() / 2..], expected.hidden, "{kernel} {kv_type}");
     }
+}
+
+#[test]
+fn a_canvas_on_a_device_does_not_depend_on_its_neighbours_or_chunks() {
+    if !has_device() {
+        return;
+    }
+    for kv_type in KvType::ALL {
+        let engines = [(); 2].map(|()| load_on_device(ComputeDevice::Vulkan(0).into(), *kv_type).0);
+        assert_does_not_depend_on_the_batch(engines, &format!("device, {kv_type}"));
+    }
+}
+
+/// Compares a canvas alone, on the first engine, with the same next to other sequences, after a prompt in chunks.
+fn assert_does_not_depend_on_the_batch([mut alone, mut shared]: [Box<dyn Engine>; 2], name: &str) {
+    let prompts = expected();
+    let step = &prompts[2].rows[0];
+    let before = prompts[2].tokens.len();
+    let canvas = || {
+        let mut canvas = greedy(step.temperature, step.canvas.len());
+        canvas.sampling.temperature = 0.7;
+        canvas.draws = (1..=step.canvas.len() as u64).map(|row| row.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
+        canvas
+    };
+    run(&mut *alone, vec![rows(&prompts[2].tokens, 0, 0)]);
+    let expected = run(&mut *alone, vec![canvas_rows(&step.canvas, before, 0, canvas(), &[])]);
+    for (index, tokens) in prompts[2].tokens.chunks(7).enumerate() {
+        run(&mut *shared, vec![rows(&prompts[1].tokens[..index + 1], 0, 12), rows(tokens, index * 7, 0)]);
+    }
+    let other = canvas_rows(&step.canvas, 5, 24, greedy(0.5, step.canvas.len()), &[]);
+    run(&mut *shared, vec![rows(&prompts[0].tokens, 0, 24)]);
+    let sequences =
+        vec![rows(&prompts[1].tokens[..9], 0, 12), other, canvas_rows(&step.canvas, before, 0, canvas(), &[])];
+    let found = run(&mut *shared, sequences);
+    let own = step.canvas.len();
+    assert_eq!(found.denoised[own..], expected.denoised, "{name}");
+    assert_eq!(found.hidden[found.hidden.len() / 2..], expected.hidden, "{name}");
 }
 
 mod pipeline {

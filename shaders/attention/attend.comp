@@ -134,11 +134,10 @@ void main() {
     heads = min(HEADS, (kv_head + 1) * (n_heads / n_kv_heads) - first_head);
     if (!find_row(step, gl_WorkGroupID.y, row)) return;
     own_position = step.positions.at[row];
-    uint first_seen = first_visible(own_position);
-    uint first_piece = first_seen / PIECE_TOKENS;
-    uint end_seen = end_in_sight(step, row, window);
-    if (SELECTED) end_seen = min(end_seen, most_selected);
-    uint last_piece = (end_seen - 1) / PIECE_TOKENS;
+    uvec2 seen = seen_by(step, row, window, chunk);
+    if (SELECTED) seen.y = min(seen.y, most_selected);
+    uint first_piece = seen.x / PIECE_TOKENS;
+    uint last_piece = (seen.y - 1) / PIECE_TOKENS;
     if (SPLIT) {
         if (gl_WorkGroupID.z < first_piece || gl_WorkGroupID.z > last_piece) return;
         first_piece = gl_WorkGroupID.z;
@@ -153,8 +152,8 @@ void main() {
     [[unroll]] for (uint h = 0; h < HEADS; h++) softmax[h] = Softmax(-1.0 / 0.0, 0.0);
     for (uint piece = first_piece; piece <= last_piece; piece++) {
         uint start = piece * PIECE_TOKENS;
-        uint first = max(start, first_seen);
-        uint end = min(start + PIECE_TOKENS, end_seen);
+        uint first = max(start, seen.x);
+        uint end = min(start + PIECE_TOKENS, seen.y);
         Softmax of_piece[HEADS];
         weigh(start, first, end, of_piece);
         vec2 factors[HEADS];

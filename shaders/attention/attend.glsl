@@ -22,11 +22,6 @@ layout(push_constant, scalar) uniform Push {
     float cap;             // 0: none
 };
 
-// The first position that a row at `position` sees.
-uint first_visible(uint position) {
-    return first_in_sight(position, window, chunk);
-}
-
 // Four values of a query, with 0 after its end.
 vec4 load_query(uint row_and_head, uint quad) {
     vec4 x = vec4(0.0);

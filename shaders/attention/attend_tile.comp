@@ -153,11 +153,10 @@ void weigh(uint start, inout Softmax softmax) {
     uint query = gl_LocalInvocationID.x / PARTS;
     uint part = gl_LocalInvocationID.x % PARTS;
     uint own = query * WEIGHTS_STRIDE;
-    uint position = position_of(query);
     uvec2 visible = uvec2(0);
     if (is_query(query)) {
-        visible = uvec2(first_visible(position), end_in_sight(step, row_of(query), window));
-        visible = clamp(visible, start, start + PIECE_TOKENS) - start;
+        uvec2 seen = seen_by(step, row_of(query), window, chunk);
+        visible = clamp(seen, start, start + PIECE_TOKENS) - start;
     }
 
     float largest = -1.0 / 0.0;
@@ -220,8 +219,8 @@ void main() {
     heads = min(HEADS, (kv_head + 1) * (n_heads / n_kv_heads) - first_head);
     if (step.runs == 0 || !find_rows(gl_WorkGroupID.y)) return;
     first_position = step.positions.at[first_row];
-    uint first_seen = first_visible(first_position);
-    uint end_seen = end_in_sight(step, first_row + rows - 1, window);
+    uint first_seen = seen_by(step, first_row, window, chunk).x;
+    uint end_seen = seen_by(step, first_row + rows - 1, window, chunk).y;
     uint first_piece = first_seen / PIECE_TOKENS;
     uint last_piece = (end_seen - 1) / PIECE_TOKENS;
     if (SPLIT) {

@@ -65,7 +65,13 @@ pub fn cases() -> Vec<Case> {
             let attention = with_selection(attention, most);
             case(&Sequences::new(attention, &[800, 301, 40], exact_values), kv_type, 2e-5, &three_sequences())
         });
-        let forms = other_forms().map(other).into_iter().chain(both_ways).chain(selected);
+        let canvases = [
+            shaped(64, 2, 4, Some(100), None),
+            shaped(256, 1, 2, None, Some(30.0)),
+            of_shape(KvShape::latent(48, 40), 16, Some(300), None),
+        ]
+        .map(|attention| canvas_case(&Sequences::new(attention, &[800, 301, 40], exact_values), kv_type));
+        let forms = other_forms().map(other).into_iter().chain(both_ways).chain(selected).chain(canvases);
         shapes.map(shape).into_iter().chain(long).chain([rounded]).chain(forms)
     };
     KvType::ALL.iter().flat_map(of_type).collect()
@@ -235,6 +241,36 @@ fn case(sequences: &Sequences, kv_type: KvType, tolerance: f64, steps: &[Ranges]
     Case { name, op: Box::new(sequences.attention.clone()), cache, steps }
 }
 
+/// Prompts, then canvases after them, next to each other and to rows that are none.
+fn canvas_case(sequences: &Sequences, kv_type: KvType) -> Case {
+    let steps = vec![
+        (vec![(0, 0..257), (1, 0..30)], vec![]),
+        (vec![(1, 30..62)], vec![false, true, false]),
+        (vec![(0, 257..513), (2, 0..20), (1, 30..62)], vec![true, true, false]),
+        (vec![(2, 20..21), (0, 257..260)], vec![true, false, false]),
+    ];
+    let of_step = |(ranges, canvases): &(Ranges, Vec<bool>)| {
+        let mut step = sequences.case_step(ranges, 2e-5);
+        step.batch.canvases.clone_from(canvases);
+        for (rows, (sequence, range)) in starts_of(ranges).zip(ranges) {
+            if canvases.get(*sequence) == Some(&true) {
+                sequences.expect_canvas(&mut step.expected[0], rows, (*sequence, range.clone()));
+            }
+        }
+        step
+    };
+    let case = case(sequences, kv_type, 2e-5, &[]);
+    Case { name: format!("{}, canvases", case.name), steps: steps.iter().map(of_step).collect(), ..case }
+}
+
+/// The number of the first row of each range.
+fn starts_of(ranges: &[(usize, Range<usize>)]) -> impl Iterator<Item = usize> {
+    ranges.iter().scan(0, |next, (_, range)| {
+        *next += range.len();
+        Some(*next - range.len())
+    })
+}
+
 /// Multiples of 1/128; the largest of every 32 values of a head is 127/128.
 fn exact_values(head_dim: usize, len: usize, seed: u64) -> Vec<f32> {
     const STEP: f32 = 1.0 / 128.0;
@@ -344,10 +380,24 @@ impl Sequences {
     }
 
     /// The expected output for a position of a sequence that sees these positions.
-    #[cfg(test)]
     pub fn reference_of(&self, sequence: usize, position: usize, visible: Range<usize>) -> Vec<f64> {
         let values = [&self.query[sequence], &self.key[sequence], &self.value[sequence]];
         reference::attend_to(&self.attention, position, &visible.collect::<Vec<_>>(), values.map(Vec::as_slice))
+    }
+
+    /// Replaces the expected outputs of the rows from `first` on, which are a canvas. Those of some rows are computed.
+    fn expect_canvas(&self, expected: &mut [Expected], first: usize, (sequence, range): (usize, Range<usize>)) {
+        const EVERY: usize = 41;
+        let width = self.attention.n_heads * self.attention.kv.value_dim;
+        let seen = self.attention.visible(range.start, Some(range.start), range.end);
+        for (row, position) in range.clone().enumerate() {
+            let computed = row == 0 || position + 1 == range.end || row.is_multiple_of(EVERY);
+            let of_row = match computed {
+                true => Expected::within(2e-5, self.reference_of(sequence, position, seen.clone())),
+                false => vec![Expected::ANY; width],
+            };
+            expected[(first + row) * width..][..width].copy_from_slice(&of_row);
+        }
     }
 
     /// A step with its expected outputs. The reference is slow, so it is computed only for the first and the last row

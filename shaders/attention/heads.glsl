@@ -5,13 +5,6 @@
 const uint KEY_QUADS = KEY_STRIDE / 4;
 const uint VALUE_QUADS = (VALUE_DIM + 3) / 4;
 
-// The first position that a row at `position` sees, with a window of the last `window` positions or with chunks of
-// `chunk` positions; 0: no such limit.
-uint first_in_sight(uint position, uint window, uint chunk) {
-    if (chunk > 0) return position - position % chunk;
-    return window > 0 && position + 1 > window ? position + 1 - window : 0;
-}
-
 // The partial result of a head of a row in a piece: [row, head, piece] records of (largest, sum, -, -) and the
 // accumulated values.
 FloatQuads partial_of(uint64_t partials, uint row_and_head, uint max_pieces, uint piece) {

@@ -26,15 +26,13 @@ void main() {
     uint row;
     uint head = gl_WorkGroupID.x;
     if (!find_row(step, gl_WorkGroupID.y, row)) return;
-    uint position = step.positions.at[row];
-    uint first_visible = first_in_sight(position, window, chunk);
-    uint end_seen = end_in_sight(step, row, window);
-    if (most_selected > 0) end_seen = min(end_seen, most_selected);
-    uint last_piece = (end_seen - 1) / PIECE_TOKENS;
+    uvec2 seen = seen_by(step, row, window, chunk);
+    if (most_selected > 0) seen.y = min(seen.y, most_selected);
+    uint last_piece = (seen.y - 1) / PIECE_TOKENS;
     for (uint quad = gl_LocalInvocationID.x; quad < VALUE_QUADS; quad += WORKGROUP_SIZE) {
         Softmax softmax = Softmax(-1.0 / 0.0, 0.0);
         vec4 gathered = vec4(0.0);
-        for (uint piece = first_visible / PIECE_TOKENS; piece <= last_piece; piece++) {
+        for (uint piece = seen.x / PIECE_TOKENS; piece <= last_piece; piece++) {
             FloatQuads partial = partial_of(partials, gl_WorkGroupID.y * n_heads + head, max_pieces, piece);
             vec2 factors = merge(softmax, Softmax(partial.at[0].x, partial.at[0].y));
             gathered = merge_values(gathered, partial.at[1 + quad], factors);

@@ -1,5 +1,6 @@
 // The rows of a workgroup, and what they see. Consecutive rows of one sequence are a run. With ALONE, runs of one row are
-// handled separately and numbered by their run. With LATER, a row also sees the rows of its run after it.
+// handled separately and numbered by their run. With LATER, a row also sees the rows of its run after it. The rows of a
+// canvas see each other, and of the positions before them what the first of them sees.
 
 layout(constant_id = 4) const bool ALONE = false;
 layout(constant_id = 5) const bool LATER = false;
@@ -17,16 +18,31 @@ bool find_row(Step step, uint number, out uint row) {
     return run_end(step, number) == row + 1;
 }
 
-// The end of the positions that a row sees. With LATER, a window extends as far ahead as back.
-uint end_in_sight(Step step, uint row, uint window) {
-    uint position = step.positions.at[row];
-    if (!LATER) return position + 1;
+// The end of the run of a row.
+uint end_of_run(Step step, uint row) {
     uint run = 0;
     uint end = step.runs;
     while (end - run > 1) {
         uint middle = (run + end) / 2;
         if (step.run_starts.at[middle] <= row) run = middle; else end = middle;
     }
-    uint after = position + run_end(step, run) - row;
-    return window > 0 ? min(after, position + window) : after;
+    return run_end(step, run);
+}
+
+// The first position that a row at `position` sees, with a window of the last `window` positions or with chunks of
+// `chunk` positions; 0: no such limit.
+uint first_in_sight(uint position, uint window, uint chunk) {
+    if (chunk > 0) return position - position % chunk;
+    return window > 0 && position + 1 > window ? position + 1 - window : 0;
+}
+
+// The first position that a row sees, and the one after the last. With LATER, a window extends as far ahead as back.
+uvec2 seen_by(Step step, uint row, uint window, uint chunk) {
+    uint position = step.positions.at[row];
+    uint canvas = step.canvas_starts.at[step.sequences.at[row]];
+    bool is_canvas = canvas != NO_CANVAS;
+    uint first = first_in_sight(is_canvas ? canvas : position, window, chunk);
+    if (!LATER && !is_canvas) return uvec2(first, position + 1);
+    uint after = position + end_of_run(step, row) - row;
+    return uvec2(first, window > 0 && !is_canvas ? min(after, position + window) : after);
 }

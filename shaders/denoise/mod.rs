@@ -2,12 +2,18 @@
 //!
 //! - this file: the formula and the results
 //! - `op`: the `impl Op`
+//! - `gpu`: the passes on a GPU
 //! - [`mod@reference`]: the formula in float64
+//! - `cases`: expected results
 
+mod cases;
+mod gpu;
 mod op;
 pub mod reference;
 #[cfg(test)]
 mod tests;
+
+pub use cases::cases;
 
 use crate::op::ShapeError;
 use crate::sample_token::{LARGEST_VOCABULARY, SampledToken};
@@ -26,7 +32,6 @@ pub const STATISTICS: usize = 3;
 /// - Probabilities below [`NEGLIGIBLE`] over the size of the vocabulary are left out of the mean: together they are less than the
 ///   rounding of its other terms
 /// - A row whose logits are not finite has a mean of 0 and says so in its sampled token
-/// - Runs on the CPU only
 /// - Source: transformers' `DiffusionGemmaForBlockDiffusion`
 #[derive(Debug)]
 pub struct Denoise {
@@ -52,6 +57,11 @@ impl Denoise {
                 expected: format!("from 1 to {LARGEST_VOCABULARY}"),
             }),
         }
+    }
+
+    /// Probabilities below it are left out of the mean.
+    fn least_probability(&self) -> f32 {
+        NEGLIGIBLE / self.table.rows as f32
     }
 }
 

@@ -1,9 +1,9 @@
 //! The op that denoises: its shapes, its cost, and how it runs.
 
-use super::{Denoise, DenoisedRow, NEGLIGIBLE, STATISTICS};
+use super::{Denoise, DenoisedRow, STATISTICS, gpu};
 use crate::cost::{Cost, CostArgs};
 use crate::cpu::{Kernel, SharedMut};
-use crate::gpu::{Dispatch, GpuArgs};
+use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
 use crate::lanes::{exp, multiply_add};
 use crate::op::{CpuArgs, DenoiseParams, Op, ShapeError};
 use crate::per_kernel;
@@ -75,9 +75,12 @@ impl Op for Denoise {
         });
     }
 
-    /// None: models with canvases are not loaded on a GPU.
-    fn dispatches(&self, _: &GpuArgs<'_>) -> Vec<Dispatch> {
-        Vec::new()
+    fn gpu_scratch_bytes(&self, device: &DeviceLimits, rows: usize, _context_tokens: usize) -> u64 {
+        gpu::scratch_bytes(self, device, rows)
+    }
+
+    fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
+        gpu::dispatches(self, args)
     }
 }
 
@@ -85,7 +88,7 @@ impl Denoise {
     /// The means of some rows. Each row of the table is decoded at most once.
     fn add_embeddings(&self, kernel: Kernel, logits: &[f32], softmax: &[Softmax], means: &mut [f32]) {
         let (vocabulary, width) = (self.table.rows, self.table.columns);
-        let least = NEGLIGIBLE / vocabulary as f32;
+        let least = self.least_probability();
         // Most tokens are far below it, which their logits show.
         let cutoffs: Vec<f32> = softmax.iter().map(|softmax| (least / softmax.share).ln() - 0.01).collect();
         let mut embedding = vec![0.0; width];

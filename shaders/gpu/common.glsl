@@ -34,9 +34,12 @@ layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Ste
     Words state_from;      // of each sequence: the slot before its first row, or NO_SLOT
     Words state_to;        // of each row: the slot that gets the state after it, or NO_SLOT
     Words hidden_selection;
+    Words canvas_starts;   // of each sequence: the position of the first row of its canvas, or NO_CANVAS
+    Words denoised;        // of each selected row: the parameters of its sampling, and the factor of its logits
 };
 
 const uint NO_SLOT = 0xffffffff;
+const uint NO_CANVAS = 0xffffffff;
 
 // The number of rows of a dispatch; `kind` is that of `RowCount`.
 uint count_rows(Step step, uint kind) {

@@ -5,7 +5,8 @@
 
 use std::ops::Range;
 
-use crate::op::Batch;
+use crate::op::{Batch, DenoiseParams};
+use crate::sample_token::{PARAMS_WORDS, inverse, words};
 
 /// Words of the counts in the header: rows, selected rows, runs of rows, hidden rows. Their number aligns the addresses.
 const COUNTS: usize = 4;
@@ -14,7 +15,13 @@ const COUNTS: usize = 4;
 const HEADER_WORDS: usize = COUNTS + ARRAYS * 2;
 
 /// The number of arrays.
-const ARRAYS: usize = 10;
+const ARRAYS: usize = 12;
+
+/// The entry of a sequence that is no canvas.
+const NO_CANVAS: u32 = u32::MAX;
+
+/// Words of the parameters of a row that is denoised: how its token is sampled, and the factor of its logits.
+pub(crate) const DENOISE_WORDS: usize = PARAMS_WORDS + 1;
 
 /// The layout of the arrays for steps up to a maximum size.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,10 +47,12 @@ impl StepLayout {
     }
 
     /// Words of each array: tokens, positions, sequences, selection, table starts, tables, run starts, state slots,
-    /// hidden selection.
+    /// hidden selection, starts of canvases, parameters of denoising.
     fn lengths(&self) -> [usize; ARRAYS] {
         let (rows, sequences, entries) = (self.max_rows, self.max_sequences, self.max_table_entries);
-        [rows, rows, rows, self.max_selected, sequences, entries, sequences, sequences, rows, self.max_hidden]
+        let (selected, hidden) = (self.max_selected, self.max_hidden);
+        let denoised = selected * DENOISE_WORDS;
+        [rows, rows, rows, selected, sequences, entries, sequences, sequences, rows, hidden, sequences, denoised]
     }
 
     /// The start of each array, in words.
@@ -94,8 +103,21 @@ impl StepLayout {
             .collect();
         let tables: Vec<u32> = batch.block_tables.concat();
         let Batch { tokens, positions, sequences, selected, hidden, state_from, state_to, .. } = *batch;
-        let arrays =
-            [tokens, positions, sequences, selected, &table_starts, &tables, &run_starts, state_from, state_to, hidden];
+        let (canvases, denoised) = (canvas_starts(batch), denoise_words(batch.denoised));
+        let arrays: [&[u32]; ARRAYS] = [
+            tokens,
+            positions,
+            sequences,
+            selected,
+            &table_starts,
+            &tables,
+            &run_starts,
+            state_from,
+            state_to,
+            hidden,
+            &canvases,
+            &denoised,
+        ];
         let mut written = Vec::from([Range { start: 0, end: COUNTS }]);
         for ((array, start), most) in arrays.into_iter().zip(self.starts()).zip(self.lengths()) {
             assert!(array.len() <= most, "a step has {} entries, but its layout at most {most}", array.len());
@@ -108,10 +130,28 @@ impl StepLayout {
     }
 }
 
+/// The position of the first row of each sequence that is a canvas, else [`NO_CANVAS`].
+fn canvas_starts(batch: &Batch<'_>) -> Vec<u32> {
+    let mut starts = vec![NO_CANVAS; batch.block_tables.len()];
+    for row in batch.run_starts().filter(|row| batch.is_canvas(*row)) {
+        starts[batch.sequences[row] as usize] = batch.positions[row];
+    }
+    starts
+}
+
+fn denoise_words(rows: &[DenoiseParams]) -> Vec<u32> {
+    let of_row = |params: &DenoiseParams| {
+        let factor = inverse(params.temperature);
+        words(Some(&params.sampling)).into_iter().chain([factor]).map(f32::to_bits)
+    };
+    rows.iter().flat_map(of_row).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::recurrent::NO_SLOT;
+    use crate::sample_token::RowSamplingParams;
 
     #[test]
     fn the_header_points_to_what_a_step_writes() {
@@ -127,6 +167,8 @@ mod tests {
             hidden: &[2],
             state_from: &[NO_SLOT, 4],
             state_to: &[NO_SLOT, 3, 4],
+            canvases: &[false, true],
+            denoised: &[DenoiseParams { temperature: 0.5, sampling: RowSamplingParams::GREEDY }],
             ..Batch::default()
         };
         let written = layout.write(&batch, &mut words);
@@ -146,6 +188,9 @@ mod tests {
         assert_eq!(array(7)[..2], [NO_SLOT, 4]);
         assert_eq!(array(8)[..3], [NO_SLOT, 3, 4]);
         assert_eq!(array(9)[..1], [2]);
-        assert_eq!(written.iter().map(Range::len).sum::<usize>(), 4 + 3 * 3 + 2 + 2 + 3 + 2 + 2 + 3 + 1);
+        assert_eq!(array(10)[..2], [NO_CANVAS, 5], "where the canvas starts");
+        assert_eq!(array(11)[DENOISE_WORDS - 1], 2.0f32.to_bits());
+        let counts = [4, 3 * 3, 2, 2, 3, 2, 2, 3, 1, 2, DENOISE_WORDS];
+        assert_eq!(written.iter().map(Range::len).sum::<usize>(), counts.into_iter().sum::<usize>());
     }
 }

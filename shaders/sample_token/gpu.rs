@@ -10,41 +10,7 @@
 //! per tile, or the few tokens near the best. A workgroup returns immediately if its row requests no token or already
 //! has its result.
 
-use super::Terms;
-use crate::gpu::{DeviceLimits, Dispatch, GpuArgs, Module, Push, Region, word};
-
-/// Words of the parameters of a row: mode, inverse temperature, top_k, magnitude of the floor, top_p (2), random number
-/// (2).
-pub(super) const WORDS: usize = 8;
-
-/// The mode of a row, as in `row.glsl`.
-const NOTHING: u32 = 0;
-const BEST: u32 = 1;
-const DRAW: u32 = 2;
-
-/// Encodes the parameters of a row for `row.glsl`.
-pub(super) fn words(terms: Option<&Terms>) -> [u32; WORDS] {
-    let Some(terms) = terms else { return [NOTHING; WORDS] };
-    let Terms { greedy, inverse_temperature, top_k, floor, top_p, random } = *terms;
-    let mode = if greedy { BEST } else { DRAW };
-    let halves = |number: u64| [number as u32, (number >> 32) as u32];
-    let ([p_low, p_high], [random_low, random_high]) = (halves(top_p), halves(random));
-    [mode, inverse_temperature.to_bits(), top_k, floor.abs().to_bits(), p_low, p_high, random_low, random_high]
-}
-
-/// Decodes the result of [`words`].
-pub(super) fn of_words(words: &[u32; WORDS]) -> Option<Terms> {
-    let [mode, inverse_temperature, top_k, floor, p_low, p_high, random_low, random_high] = *words;
-    let number = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-    (mode != NOTHING).then(|| Terms {
-        greedy: mode == BEST,
-        inverse_temperature: f32::from_bits(inverse_temperature),
-        top_k,
-        floor: -f32::from_bits(floor),
-        top_p: number(p_low, p_high),
-        random: number(random_low, random_high),
-    })
-}
+use crate::gpu::{DeviceLimits, DeviceValue, Dispatch, GpuArgs, Module, Push, Region, word};
 
 /// How a row is split into tiles, and the sizes of the workgroups.
 struct Shape {
@@ -91,41 +57,53 @@ const TILE_GROUP: u32 = 256;
 const STATE_BYTES: usize = 16;
 const TILE_BYTES: usize = 2 * size_of::<u64>();
 
-pub(super) fn scratch_bytes(device: &DeviceLimits, rows: usize) -> u64 {
+/// Bytes of the scratch memory of the passes over `rows` rows.
+pub(crate) fn scratch_bytes(device: &DeviceLimits, rows: usize) -> u64 {
     let most_tiles = TILE_GROUP.min(device.max_workgroup_size) as usize;
     (rows * (STATE_BYTES + most_tiles * TILE_BYTES)) as u64
 }
 
-pub(super) fn dispatches(args: &GpuArgs<'_>) -> Vec<Dispatch> {
-    let [logits, params] = args.inputs else { return Vec::new() };
-    let output = args.outputs[0].region;
+/// The memory that the passes read and write.
+pub(crate) struct Rows {
+    /// [rows, vocab_size]
+    pub logits: DeviceValue,
+    /// [rows, [`PARAMS_WORDS`](super::PARAMS_WORDS)]
+    pub params: Region,
+    /// [rows]: the tokens.
+    pub tokens: Region,
+    /// At least [`scratch_bytes`].
+    pub scratch: Region,
+}
+
+/// The passes over the rows of `args`.
+pub(crate) fn passes(args: &GpuArgs<'_>, of: &Rows) -> Vec<Dispatch> {
+    let Rows { logits, params, tokens, scratch } = *of;
     let shape = Shape::new(args.device, logits.width);
     let (rows, tiles) = (args.rows.most(), shape.tiles(logits.width));
-    let region =
-        |start: usize, bytes: usize| Region { address: args.scratch.address + start as u64, bytes: bytes as u64 };
+    let region = |start: usize, bytes: usize| Region { address: scratch.address + start as u64, bytes: bytes as u64 };
     let states = region(0, rows * STATE_BYTES);
     let of_tiles = rows * tiles * size_of::<u64>();
     let (best, sums) = (region(rows * STATE_BYTES, of_tiles), region(rows * STATE_BYTES + of_tiles, of_tiles));
     let push = Push::new()
         .address(logits.region.address)
-        .address(params.region.address)
+        .address(params.address)
         .address(states.address)
         .address(best.address)
         .address(sums.address)
-        .address(output.address)
+        .address(tokens.address)
         .address(args.step)
         .word(args.rows.kind())
         .size(logits.width)
         .size(tiles)
         .size(shape.tile);
-    let state = [states, best, sums, output];
+    let state = [states, best, sums, tokens];
     let pass = |module, group: u32, tiles: usize| Dispatch {
         module,
         constants: vec![(0, group), (1, shape.near)],
         push: push.clone(),
         groups: [tiles, rows, 1].map(word),
         // Each pass depends on the one before, so declaring all regions for all passes adds no barrier.
-        reads: [&[logits.region, params.region], &state[..]].concat(),
+        reads: [&[logits.region, params], &state[..]].concat(),
         writes: state.to_vec(),
     };
     vec![
@@ -138,20 +116,7 @@ pub(super) fn dispatches(args: &GpuArgs<'_>) -> Vec<Dispatch> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::RowSamplingParams;
     use super::*;
-
-    #[test]
-    fn words_round_trip() {
-        let params = RowSamplingParams { temperature: 0.5, top_k: 40, top_p: 0.9, min_p: 0.25, random: u64::MAX - 7 };
-        for params in
-            [params, RowSamplingParams { top_k: 1, ..params }, RowSamplingParams { min_p: 1.0, top_p: 1.0, ..params }]
-        {
-            let terms = Terms::of(&params);
-            assert_eq!(of_words(&words(Some(&terms))), Some(terms));
-        }
-        assert_eq!(of_words(&words(None)), None);
-    }
 
     #[test]
     fn a_row_never_has_more_tiles_than_a_workgroup_has_invocations() {

@@ -2,64 +2,25 @@
 //!
 //! - this file: the formula and the op
 //! - [`params`]: the parameters of a row, and the result
+//! - `terms`: the parameters of a row as the formula uses them, and their encoding
 //! - [`weight`]: the relative probability of a token, as an integer
 //! - [`reference`](mod@reference): a direct implementation of the formula, for tests and for the op on the CPU
-//! - `gpu`: the passes over a row on a GPU, and the encoding of their parameters
+//! - `gpu`: the passes over a row on a GPU
 //!
 //! The host samples by the same formula where more than the row matters (penalties, logit bias). Both must agree, so no
 //! result may depend on the order in which the tokens of a row are processed: see [`weight`].
 
 mod cases;
-mod gpu;
+pub(crate) mod gpu;
 mod op;
 pub mod params;
 pub mod reference;
+mod terms;
 pub mod weight;
 
 pub use cases::cases;
-pub use op::{PARAMS_WORDS, words};
 pub use params::{LARGEST_VOCABULARY, RowSamplingParams, SampledToken};
-
-/// The factor of the logits. Logits are multiplied and not divided, because a quotient on a GPU can differ in its last
-/// bits.
-#[must_use]
-pub fn inverse(temperature: f32) -> f32 {
-    // The inverse of the smallest temperatures would be infinite, and infinity times the 0 of the best token is NaN.
-    (1.0 / temperature).min(f32::MAX)
-}
-
-/// The smallest scaled logit that `min_p` keeps. It is finite, so tokens with probability 0 are never kept.
-#[must_use]
-pub fn floor(min_p: f32) -> f32 {
-    min_p.ln().clamp(f32::MIN, 0.0)
-}
-
-/// The parameters of a row in the form that the formula uses.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Terms {
-    greedy: bool,
-    inverse_temperature: f32,
-    /// 0 keeps all.
-    top_k: u32,
-    floor: f32,
-    /// A fraction with 64 bits; 0 keeps all.
-    top_p: u64,
-    random: u64,
-}
-
-impl Terms {
-    fn of(params: &RowSamplingParams) -> Self {
-        let RowSamplingParams { temperature, top_k, top_p, min_p, random } = *params;
-        Terms {
-            greedy: params.is_greedy(),
-            inverse_temperature: inverse(temperature),
-            top_k,
-            floor: floor(min_p),
-            top_p: if top_p < 1.0 { weight::share_bits(top_p).max(1) } else { 0 },
-            random,
-        }
-    }
-}
+pub use terms::{PARAMS_WORDS, floor, inverse, words};
 
 /// Samples a token from each row for which one is requested.
 ///

@@ -1,18 +1,10 @@
 //! The op that samples tokens: its shapes, its cost, and how it runs.
 
-use super::{LARGEST_VOCABULARY, RowSamplingParams, SampleToken, SampledToken, Terms, gpu, reference};
+use super::terms::{PARAMS_WORDS, Terms};
+use super::{LARGEST_VOCABULARY, SampleToken, SampledToken, gpu, reference};
 use crate::cost::{Cost, CostArgs};
 use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
 use crate::op::{CpuArgs, Op, ShapeError};
-
-/// Words of the parameters of a row.
-pub const PARAMS_WORDS: usize = gpu::WORDS;
-
-/// Encodes the parameters of a row, as float32 values with these bits; `None` requests no token.
-#[must_use]
-pub fn words(params: Option<&RowSamplingParams>) -> [f32; PARAMS_WORDS] {
-    gpu::words(params.map(Terms::of).as_ref()).map(f32::from_bits)
-}
 
 impl Op for SampleToken {
     fn name(&self) -> &'static str {
@@ -49,8 +41,8 @@ impl Op for SampleToken {
         let [logits, params] = args.inputs else { panic!("sample_token: needs logits and sampling parameters") };
         let rows = logits.chunks_exact(logits.len() / args.rows).zip(params.as_chunks().0);
         for ((logits, words), output) in rows.zip(args.outputs[0].iter_mut()) {
-            let terms = gpu::of_words(&words.map(f32::to_bits));
-            let sampled = terms.map_or(SampledToken::Nothing, |terms| reference::sample_terms(logits, &terms));
+            let sampled =
+                Terms::of_words(words).map_or(SampledToken::Nothing, |terms| reference::sample_terms(logits, &terms));
             *output = sampled.to_value();
         }
     }
@@ -60,6 +52,8 @@ impl Op for SampleToken {
     }
 
     fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
-        gpu::dispatches(args)
+        let [logits, params] = *args.inputs else { return Vec::new() };
+        let (params, tokens) = (params.region, args.outputs[0].region);
+        gpu::passes(args, &gpu::Rows { logits, params, tokens, scratch: args.scratch })
     }
 }

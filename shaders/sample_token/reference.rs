@@ -1,7 +1,8 @@
 //! A direct implementation of the sampling formula: all tokens are sorted, and weights are added from the front.
 
+use super::terms::Terms;
 use super::weight::{below, share_of_bits, weight};
-use super::{RowSamplingParams, SampledToken, Terms};
+use super::{RowSamplingParams, SampledToken};
 
 /// Samples a token from one row of logits.
 #[must_use]

@@ -111,14 +111,6 @@ pub enum LoadError {
         /// The chosen devices.
         device: String,
     },
-    /// A model that generates blocks of tokens is to run elsewhere than on the CPU.
-    #[error("{path}: models that generate blocks of tokens run on the CPU only, not on {device}")]
-    CanvasesWithoutCpu {
-        /// The model.
-        path: String,
-        /// The chosen devices.
-        device: String,
-    },
     /// A model that generates blocks of tokens has a draft model.
     #[error("{path}: a draft model is of no use to a model that generates blocks of tokens")]
     DraftOfBlocks {

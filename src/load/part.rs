@@ -58,11 +58,11 @@ impl Target {
     }
 
     /// The last part's graph for this device. A GPU samples tokens itself: copying a token back is cheaper than copying a row of
-    /// logits.
-    pub fn with_token_choice(&self, graph: Graph) -> Graph {
-        match self {
-            Target::Cpu => graph,
-            Target::Vulkan(..) => graph.with_token_choice(),
+    /// logits. Rows of canvases have their own sampling.
+    pub fn with_token_choice(&self, graph: Graph, limits: &EngineLimits) -> Graph {
+        match (self, limits.canvas) {
+            (Target::Vulkan(..), None) => graph.with_token_choice(),
+            (Target::Cpu, _) | (_, Some(_)) => graph,
         }
     }
 

@@ -127,14 +127,11 @@ pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
     Ok(Draft { options: options.clone(), checkpoint, pending_weights, division, limits, request, card, adapters })
 }
 
-/// Checks that a model that generates blocks runs on the CPU, without a draft model, and has space for a block.
+/// Checks that a model that generates blocks has no draft model, and space for a block.
 fn check_canvases(model: &ModelGraph, checkpoint: &dyn Checkpoint, options: &LoadOptions) -> Result<(), LoadError> {
     let path = || checkpoint.path().display().to_string();
     let context_tokens = options.context_tokens.unwrap_or(model.hyperparameters.context_train);
     match model.hyperparameters.denoising {
-        Some(_) if !is_on_cpu(options) => {
-            Err(LoadError::CanvasesWithoutCpu { path: path(), device: options.device.to_string() })
-        }
         Some(_) if !options.draft.is_empty() => Err(LoadError::DraftOfBlocks { path: path() }),
         Some(rule) if rule.tokens >= context_tokens => {
             Err(LoadError::BlockBeyondContext { path: path(), tokens: rule.tokens, context_tokens })
