@@ -11,7 +11,7 @@ use cuelight_engine::engine::{
     Canvas, DenoisedRow, Engine, LogitsWanted, Progress, RowSamplingParams, SampledToken, SequenceRows, Step, StepId,
     StepOutput, TokenId,
 };
-use cuelight_engine::load::{ComputeDevice, Devices, DraftMemory, Kernel, KvType, LoadOptions, plan};
+use cuelight_engine::load::{ComputeDevice, CpuExperts, Devices, DraftMemory, Kernel, KvType, LoadOptions, plan};
 use cuelight_engine::sample::{Denoised, Denoising, DenoisingRule};
 use serde::Deserialize;
 
@@ -239,19 +239,21 @@ fn canvases_agree_with_transformers_on_a_device() {
     if !has_device() {
         return;
     }
-    for (devices, kv_type, gate) in
-        [("vulkan:0", KvType::F32, GATE), ("vulkan:0", KvType::F16, HALF_GATE), ("cpu,vulkan:0", KvType::F32, GATE)]
-    {
-        let (mut engine, _) = load_on_device(devices.parse().unwrap(), kv_type);
-        for prompt in expected() {
-            for chunk in [7, 512] {
-                let means = distances(&mut *engine, &prompt, chunk).map(|distances| mean(&distances));
-                println!(
-                    "{devices} {kv_type}: mean distance of entropies {:.1e}, of embeddings {:.1e}",
-                    means[0], means[1]
-                );
-                assert!(means.iter().all(|mean| *mean <= gate), "{devices} {kv_type}: {means:?}");
-            }
+    for (devices, cpu_experts, kv_type, gate) in [
+        ("vulkan:0", CpuExperts::Auto, KvType::F32, GATE),
+        ("vulkan:0", CpuExperts::Auto, KvType::F16, HALF_GATE),
+        ("vulkan:0", CpuExperts::All, KvType::F32, GATE),
+        ("cpu,vulkan:0", CpuExperts::Auto, KvType::F32, GATE),
+    ] {
+        let device = devices.parse().unwrap();
+        let (mut engine, _) = load_with(LoadOptions { device, cpu_experts, kv_type, ..LoadOptions::new(file()) });
+        for (prompt, chunk) in expected().iter().zip([7, 512, 64]) {
+            let means = distances(&mut *engine, prompt, chunk).map(|distances| mean(&distances));
+            println!(
+                "{devices}, CPU experts {cpu_experts}, {kv_type}: mean distance of entropies {:.1e}, of embeddings {:.1e}",
+                means[0], means[1]
+            );
+            assert!(means.iter().all(|mean| *mean <= gate), "{devices} {kv_type}: {means:?}");
         }
     }
 }
