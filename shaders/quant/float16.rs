@@ -11,6 +11,8 @@ use super::avx2;
 use super::block::BlockFormat;
 use super::pack::Packing;
 use super::unpack::half_to_f32;
+#[cfg(target_arch = "aarch64")]
+use crate::neon;
 
 /// 1 value in 2 bytes.
 pub struct F16;
@@ -29,6 +31,17 @@ impl BlockFormat for F16 {
 
     fn pack_value(value: f32, block: &mut [u8]) {
         block.copy_from_slice(&f16::from_f32(value).to_le_bytes());
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    #[inline(always)]
+    fn decode_blocks(bytes: &[u8], out: &mut [f32]) {
+        let (bytes, out) = (bytes.as_chunks().0, &mut out[..bytes.len() / Self::BLOCK_BYTES]);
+        let fours = bytes.len() - bytes.len() % 4;
+        neon::upconvert(&bytes[..fours], &mut out[..fours]);
+        for (half, out) in bytes[fours..].iter().zip(&mut out[fours..]) {
+            *out = half_to_f32(u16::from_le_bytes(*half));
+        }
     }
 
     #[cfg(target_arch = "x86_64")]
