@@ -36,11 +36,12 @@ impl BlockFormat for F16 {
     #[cfg(target_arch = "aarch64")]
     #[inline(always)]
     fn decode_blocks(bytes: &[u8], out: &mut [f32]) {
-        let (bytes, out) = (bytes.as_chunks().0, &mut out[..bytes.len() / Self::BLOCK_BYTES]);
-        let fours = bytes.len() - bytes.len() % 4;
-        neon::upconvert(&bytes[..fours], &mut out[..fours]);
-        for (half, out) in bytes[fours..].iter().zip(&mut out[fours..]) {
-            *out = half_to_f32(u16::from_le_bytes(*half));
+        let halves = bytes.as_chunks().0;
+        let count = halves.len().min(out.len());
+        let fours = count - count % 4;
+        neon::upconvert(&halves[..fours], &mut out[..fours]);
+        for (half, out) in halves[fours..count].iter().zip(&mut out[fours..count]) {
+            Self::decode(half, std::slice::from_mut(out));
         }
     }
 
