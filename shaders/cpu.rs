@@ -23,12 +23,43 @@ pub enum Kernel {
     Avx512Vnni,
     /// AVX-512 as above, and AMX products of tiles of bytes for more than a few rows.
     AmxInt8,
+    /// NEON, which every aarch64 CPU has, float32 products.
+    Neon,
+    /// NEON with integer products.
+    NeonInteger,
+    /// NEON with the integer dot products of the extension `dotprod`.
+    NeonDot,
+    /// NEON as above, and the products of small matrices of bytes of the extension `i8mm` for more than one row.
+    NeonI8mm,
+}
+
+/// The instructions that kernels use outside of integer products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InstructionSet {
+    /// Those that the compiler may use for any CPU of the target.
+    Portable,
+    /// AVX2, FMA and F16C.
+    Avx2,
+    /// AVX-512 (F, BW, DQ, VL), and those of AVX2.
+    Avx512,
+    /// NEON, part of every aarch64 CPU.
+    Neon,
 }
 
 impl Kernel {
-    /// Every kernel, slowest first.
-    pub const ALL: &[Kernel] =
-        &[Kernel::Scalar, Kernel::Avx2, Kernel::Avx2Integer, Kernel::AvxVnni, Kernel::Avx512Vnni, Kernel::AmxInt8];
+    /// Every kernel: of those that one CPU can run, the slowest first.
+    pub const ALL: &[Kernel] = &[
+        Kernel::Scalar,
+        Kernel::Avx2,
+        Kernel::Avx2Integer,
+        Kernel::AvxVnni,
+        Kernel::Avx512Vnni,
+        Kernel::AmxInt8,
+        Kernel::Neon,
+        Kernel::NeonInteger,
+        Kernel::NeonDot,
+        Kernel::NeonI8mm,
+    ];
 
     /// The fastest kernel that this machine can run.
     #[must_use]
@@ -53,11 +84,45 @@ impl Kernel {
                 Kernel::AvxVnni => avx2() && detected!("avxvnni"),
                 Kernel::Avx512Vnni => avx2() && avx512() && detected!("avx512vnni"),
                 Kernel::AmxInt8 => Kernel::Avx512Vnni.is_supported() && tiles::is_supported(),
+                Kernel::Neon | Kernel::NeonInteger | Kernel::NeonDot | Kernel::NeonI8mm => false,
             }
         }
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        {
+            use std::arch::is_aarch64_feature_detected as detected;
+
+            match self {
+                Kernel::Scalar | Kernel::Neon | Kernel::NeonInteger => true,
+                Kernel::NeonDot => detected!("dotprod"),
+                Kernel::NeonI8mm => detected!("dotprod") && detected!("i8mm"),
+                Kernel::Avx2 | Kernel::Avx2Integer | Kernel::AvxVnni | Kernel::Avx512Vnni | Kernel::AmxInt8 => false,
+            }
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         {
             self == Kernel::Scalar
+        }
+    }
+
+    /// The instructions that the kernel uses outside of integer products.
+    #[inline(always)]
+    #[must_use]
+    pub fn instruction_set(self) -> InstructionSet {
+        match self {
+            Kernel::Scalar => InstructionSet::Portable,
+            Kernel::Avx2 | Kernel::Avx2Integer | Kernel::AvxVnni => InstructionSet::Avx2,
+            Kernel::Avx512Vnni | Kernel::AmxInt8 => InstructionSet::Avx512,
+            Kernel::Neon | Kernel::NeonInteger | Kernel::NeonDot | Kernel::NeonI8mm => InstructionSet::Neon,
+        }
+    }
+
+    /// The kernel that multiplies floating-point weights where this one is used: itself unless it computes in integers.
+    #[must_use]
+    pub fn for_float_weights(self) -> Kernel {
+        match self.instruction_set() {
+            InstructionSet::Portable => Kernel::Scalar,
+            InstructionSet::Avx2 | InstructionSet::Avx512 => Kernel::Avx2,
+            InstructionSet::Neon => Kernel::Neon,
         }
     }
 
@@ -65,8 +130,9 @@ impl Kernel {
     #[must_use]
     pub fn is_integer(self) -> bool {
         match self {
-            Kernel::Scalar | Kernel::Avx2 => false,
+            Kernel::Scalar | Kernel::Avx2 | Kernel::Neon => false,
             Kernel::Avx2Integer | Kernel::AvxVnni | Kernel::Avx512Vnni | Kernel::AmxInt8 => true,
+            Kernel::NeonInteger | Kernel::NeonDot | Kernel::NeonI8mm => true,
         }
     }
 
@@ -80,6 +146,10 @@ impl Kernel {
             Kernel::AvxVnni => "avx-vnni",
             Kernel::Avx512Vnni => "avx512-vnni",
             Kernel::AmxInt8 => "amx-int8",
+            Kernel::Neon => "neon",
+            Kernel::NeonInteger => "neon-integer",
+            Kernel::NeonDot => "neon-dot",
+            Kernel::NeonI8mm => "neon-i8mm",
         }
     }
 }

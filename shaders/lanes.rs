@@ -44,7 +44,7 @@ pub fn softplus(x: f32) -> f32 {
     x.max(0.0) + 2.0 * s * series
 }
 
-/// Compiles a function for the portable kernel, for AVX2 + FMA + F16C and for AVX-512, and defines the dispatcher.
+/// Compiles a function for each [instruction set](crate::cpu::InstructionSet), and defines the dispatcher.
 ///
 /// The body is generic over `const FMA: bool`; the dispatcher takes a [`Kernel`](crate::cpu::Kernel) first.
 #[macro_export]
@@ -65,23 +65,18 @@ macro_rules! per_kernel {
             fn avx512 $(<$($generic: $bound),+>)? ($($arg: $type),*) $(-> $result)? {
                 $body::<true $(, $($generic),+)?>($($arg),*)
             }
-            match kernel {
-                $crate::cpu::Kernel::Scalar => $body::<false $(, $($generic),+)?>($($arg),*),
+            // The check is a cached flag. With it, a forced kernel on an old machine panics instead of being undefined.
+            assert!(kernel.is_supported(), "this machine cannot run the {kernel} kernel");
+            match kernel.instruction_set() {
+                $crate::cpu::InstructionSet::Portable => $body::<false $(, $($generic),+)?>($($arg),*),
                 #[cfg(target_arch = "x86_64")]
-                $crate::cpu::Kernel::Avx512Vnni | $crate::cpu::Kernel::AmxInt8 => {
-                    assert!(kernel.is_supported(), "this machine cannot run the {kernel} kernel");
-                    // SAFETY: the kernel needs these instructions, and is supported by the line above.
-                    unsafe { avx512($($arg),*) }
-                }
+                // SAFETY: the kernel needs these instructions, and is supported by the line above.
+                $crate::cpu::InstructionSet::Avx2 => unsafe { avx2($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
-                _ => {
-                    // The check is a cached flag. With it, a forced kernel on an old machine panics instead of being
-                    // undefined.
-                    assert!(kernel.is_supported(), "this machine cannot run the {kernel} kernel");
-                    // SAFETY: every other kernel needs AVX2, FMA and F16C, and is supported by the line above.
-                    unsafe { avx2($($arg),*) }
-                }
-                #[cfg(not(target_arch = "x86_64"))]
+                // SAFETY: as above.
+                $crate::cpu::InstructionSet::Avx512 => unsafe { avx512($($arg),*) },
+                #[cfg(target_arch = "aarch64")]
+                $crate::cpu::InstructionSet::Neon => $body::<true $(, $($generic),+)?>($($arg),*),
                 _ => unreachable!("this machine cannot run the {kernel} kernel"),
             }
         }

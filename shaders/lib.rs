@@ -16,6 +16,7 @@
 //! - [`tuning`]: what the kernels adapt to a CPU
 //! - [`gpu`]: how an op describes its work on a GPU, and the layout of weights there
 //! - [`pages`]: memory for weights and keys
+//! - [`prefetch`], `neon`: instructions that several CPU kernels use
 //! - [`vector`], [`lanes`]: the arithmetic that CPU kernels share
 //! - [`roofline`]: the peak speed of the machine
 //! - the operations themselves, one file or folder each
@@ -34,9 +35,12 @@ pub mod kv;
 pub mod lanes;
 pub mod layer_state;
 pub mod lora;
+#[cfg(target_arch = "aarch64")]
+pub mod neon;
 pub mod op;
 pub mod ops;
 pub mod pages;
+pub mod prefetch;
 pub mod quant;
 pub mod quantize;
 pub mod recurrent;

@@ -215,7 +215,7 @@ settings! { |home|
         overlap: OverlapMode = OverlapMode::Auto, "WHEN", advanced = true;
         /// Make each result on a Vulkan device independent of the other requests in its batch, as results on the CPU always are; slower with many requests.
         deterministic: bool = false, "", advanced = true;
-        /// CPU instruction set to use: auto, scalar, avx2, avx2-integer, avx-vnni, avx512-vnni or amx-int8.
+        /// CPU instruction set to use: auto, scalar, avx2, avx2-integer, avx-vnni, avx512-vnni, amx-int8, neon, neon-integer, neon-dot or neon-i8mm.
         kernel: Option<Kernel> = None, "KERNEL", advanced = true;
         /// When to measure what the CPU kernels adapt to this CPU, which takes half a second: auto (at the first start; the result is kept in `cache_dir`) or off.
         calibrate: CalibrateMode = CalibrateMode::Auto, "WHEN", advanced = true;

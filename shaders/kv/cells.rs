@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::shape::BLOCK_TOKENS;
 use crate::pages::{Pages, Plain};
+use crate::prefetch;
 
 /// Values that are written through shared references.
 pub(super) struct SharedCells<T>(Pages<T>);
@@ -54,12 +55,8 @@ impl<T: Plain> SharedCells<T> {
 /// Prefetches a range of bytes.
 #[inline(always)]
 pub(super) fn prefetch(start: *const u8, bytes: usize) {
-    #[cfg(target_arch = "x86_64")]
-    for line in (0..bytes).step_by(64) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch never faults, and every x86-64 CPU has it.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line).cast()) };
+    const CACHE_LINE: usize = 64;
+    for line in (0..bytes).step_by(CACHE_LINE) {
+        prefetch::prefetch(start.wrapping_add(line));
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (start, bytes);
 }

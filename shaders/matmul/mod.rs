@@ -2,7 +2,7 @@
 //!
 //! - [`Linear`]: the op, its checks, and how its work is split into tasks
 //! - [`mod@reference`]: the float64 reference, for tests
-//! - [`scalar`], [`avx2`]: the float32 kernels, one file per instruction set
+//! - [`scalar`], `avx2`, `neon`: the float32 kernels, one file per instruction set
 //! - [`integer`]: the kernels that round the input to 15 bits
 //! - `heads`: the op with one weight per head of the input
 //! - `gpu`: the GPU dispatches
@@ -14,6 +14,11 @@
 //! tasks only determine *which* results are computed together, never the order of additions in a result. So a result
 //! does not depend on the number of rows, the index of the row, the number of threads, or the split of the work. The
 //! integer kernels have their own fixed order (see [`integer`]).
+
+#![cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code, reason = "the portable kernel uses little of it")
+)]
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,6 +40,8 @@ pub(crate) mod gpu;
 mod heads;
 mod inputs;
 pub mod integer;
+#[cfg(target_arch = "aarch64")]
+pub mod neon;
 mod op;
 pub mod reference;
 mod run;
@@ -97,13 +104,11 @@ impl Linear {
 }
 
 /// The most outputs that the float32 kernels compute together.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
 const TILE_OUTPUTS: usize = 8;
 /// The outputs of a task are a multiple of this, which is a multiple of the tile of every kernel.
 pub(crate) const TASK_OUTPUTS: usize = integer::packed::STRIP_ROWS;
 
 /// A task: some columns of one output, for all rows.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use all of it"))]
 pub(crate) struct Task<'a> {
     pub weight: &'a Weight,
     /// Multiplies each sum, before the bias.
@@ -123,7 +128,6 @@ pub(crate) struct Task<'a> {
 
 impl<'a> Task<'a> {
     /// The weight and the input for the integer kernels.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
     fn packed(&self) -> (&'a PackedWeight, Panels<'a>) {
         self.integers.expect("an integer kernel runs only on packed weights")
     }

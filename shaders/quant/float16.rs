@@ -11,6 +11,8 @@ use super::avx2;
 use super::block::BlockFormat;
 use super::pack::Packing;
 use super::unpack::half_to_f32;
+#[cfg(target_arch = "aarch64")]
+use crate::neon;
 
 /// 1 value in 2 bytes.
 pub struct F16;
@@ -29,6 +31,18 @@ impl BlockFormat for F16 {
 
     fn pack_value(value: f32, block: &mut [u8]) {
         block.copy_from_slice(&f16::from_f32(value).to_le_bytes());
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    #[inline(always)]
+    fn decode_blocks(bytes: &[u8], out: &mut [f32]) {
+        let halves = bytes.as_chunks().0;
+        let count = halves.len().min(out.len());
+        let fours = count - count % 4;
+        neon::upconvert(&halves[..fours], &mut out[..fours]);
+        for (half, out) in halves[fours..count].iter().zip(&mut out[fours..count]) {
+            Self::decode(half, std::slice::from_mut(out));
+        }
     }
 
     #[cfg(target_arch = "x86_64")]

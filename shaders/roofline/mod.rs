@@ -5,8 +5,7 @@
 //! - [`dot_products`]: dot products of 8-bit integers, in registers only
 //! - [`multiply_adds`]: multiply-adds in float32, in registers only
 //! - [`gpu`]: the same on a GPU
-//! - `scalar`, `avx2`, `avx512`: the instruction sets; the products of tiles are next to their
-//!   [kernel](crate::matmul::integer::amx)
+//! - `scalar`, `avx2`, `avx512`, `neon`: the instruction sets; the products of tiles are next to their kernel
 //! - `sizes`: how much work one call does
 //!
 //! Each call is the work of one thread. The caller runs many of them on a team and measures the time.
@@ -16,12 +15,14 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 pub mod gpu;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 mod sizes;
 
 use std::hint::black_box;
 
-use crate::cpu::Kernel;
+use crate::cpu::{InstructionSet, Kernel};
 #[cfg(target_arch = "x86_64")]
 use crate::matmul::integer::amx;
 use sizes::READ_BYTES;
@@ -36,21 +37,23 @@ use sizes::ROUNDS;
 pub fn read(kernel: Kernel, bytes: &[u8], prefetch_ahead: usize) {
     check(kernel);
     let (blocks, _) = bytes.as_chunks::<READ_BYTES>();
-    // SAFETY: the machine supports the kernel, by the check above, and so has its features.
-    #[cfg(target_arch = "x86_64")]
-    let sum = unsafe {
-        match kernel {
-            Kernel::Scalar => scalar::read(blocks),
-            Kernel::Avx2 | Kernel::Avx2Integer | Kernel::AvxVnni => avx2::read(blocks, prefetch_ahead),
-            Kernel::Avx512Vnni | Kernel::AmxInt8 => avx512::read(blocks, prefetch_ahead),
-        }
-    };
-    #[cfg(not(target_arch = "x86_64"))]
-    let sum = {
-        let _ = prefetch_ahead;
-        scalar::read(blocks)
-    };
-    black_box(sum);
+    black_box(exclusive_or(kernel, blocks, prefetch_ahead));
+}
+
+/// The exclusive or of all words. The machine must support the kernel.
+fn exclusive_or(kernel: Kernel, blocks: &[[u8; READ_BYTES]], prefetch_ahead: usize) -> u64 {
+    match kernel.instruction_set() {
+        // SAFETY: the machine supports the kernel, by the caller's promise, and so has its features.
+        #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx2 => unsafe { avx2::read(blocks, prefetch_ahead) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx512 => unsafe { avx512::read(blocks, prefetch_ahead) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        InstructionSet::Neon => unsafe { neon::read(blocks, prefetch_ahead) },
+        _ => scalar::read(blocks),
+    }
 }
 
 /// Computes dot products of integers and returns the number of operations: two for each pair of 8-bit integers. `None`
@@ -65,14 +68,24 @@ pub fn dot_products(kernel: Kernel) -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
     unsafe {
         match kernel {
-            Kernel::Scalar | Kernel::Avx2 => None,
             Kernel::Avx2Integer => Some(avx2::dot_products()),
             Kernel::AvxVnni => Some(avx2::dot_products_vnni()),
             Kernel::Avx512Vnni => Some(avx512::dot_products()),
             Kernel::AmxInt8 => Some(amx::tiles::form_products(ROUNDS)),
+            _ => None,
         }
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        match kernel {
+            Kernel::NeonInteger => Some(neon::dot_products()),
+            Kernel::NeonDot => Some(neon::dot_products_of_four()),
+            Kernel::NeonI8mm => Some(neon::matrix_products()),
+            _ => None,
+        }
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     None
 }
 
@@ -83,17 +96,18 @@ pub fn dot_products(kernel: Kernel) -> Option<u64> {
 #[must_use]
 pub fn multiply_adds(kernel: Kernel) -> u64 {
     check(kernel);
-    // SAFETY: the machine supports the kernel, by the check above, and so has its features.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        match kernel {
-            Kernel::Scalar => scalar::multiply_adds(),
-            Kernel::Avx2 | Kernel::Avx2Integer | Kernel::AvxVnni => avx2::multiply_adds(),
-            Kernel::Avx512Vnni | Kernel::AmxInt8 => avx512::multiply_adds(),
-        }
+    match kernel.instruction_set() {
+        // SAFETY: the machine supports the kernel, by the check above, and so has its features.
+        #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx2 => unsafe { avx2::multiply_adds() },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx512 => unsafe { avx512::multiply_adds() },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        InstructionSet::Neon => unsafe { neon::multiply_adds() },
+        _ => scalar::multiply_adds(),
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    scalar::multiply_adds()
 }
 
 fn check(kernel: Kernel) {
@@ -113,17 +127,10 @@ mod tests {
         let words = blocks.as_flattened().as_chunks::<8>().0;
         let expected = words.iter().fold(0, |sum: u64, word| sum ^ u64::from_le_bytes(*word));
         assert_eq!(scalar::read(blocks), expected);
-        #[cfg(target_arch = "x86_64")]
         for kernel in supported_kernels() {
-            // SAFETY: the machine supports the kernel.
-            let sum = unsafe {
-                match kernel {
-                    Kernel::Scalar => expected,
-                    Kernel::Avx2 | Kernel::Avx2Integer | Kernel::AvxVnni => avx2::read(blocks, 4096),
-                    Kernel::Avx512Vnni | Kernel::AmxInt8 => avx512::read(blocks, 0),
-                }
-            };
-            assert_eq!(sum, expected, "{kernel}");
+            for prefetch_ahead in [0, 4096] {
+                assert_eq!(exclusive_or(kernel, blocks, prefetch_ahead), expected, "{kernel}");
+            }
         }
         read(Kernel::Scalar, &[], 0);
     }

@@ -1,7 +1,7 @@
 //! Sixteen float32 as one value, in the registers of each instruction set.
 //!
 //! - `lanes`: the traits that the vectors implement
-//! - [`portable`], [`avx2`], [`avx512`]: the vectors of each instruction set
+//! - [`portable`], `avx2`, `avx512`, `neon`: the vectors of each instruction set
 //! - `exp`: the exponential function
 //! - `some`: vectors of which only the first lanes are used
 //!
@@ -14,6 +14,8 @@ pub mod avx2;
 pub mod avx512;
 mod exp;
 mod lanes;
+#[cfg(target_arch = "aarch64")]
+pub mod neon;
 pub mod portable;
 mod some;
 
@@ -41,16 +43,18 @@ macro_rules! per_vector {
                 unsafe { $body::<$crate::vector::avx512::Zmm>($($arg),*) }
             }
             assert!(kernel.is_supported(), "this machine cannot run the {kernel} kernel");
-            match kernel {
+            match kernel.instruction_set() {
                 // SAFETY: the portable vectors ask nothing of the machine.
-                $crate::cpu::Kernel::Scalar => unsafe { $body::<$crate::vector::portable::Array>($($arg),*) },
+                $crate::cpu::InstructionSet::Portable => unsafe { $body::<$crate::vector::portable::Array>($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: the kernel needs these instructions, and is supported by the line above.
-                $crate::cpu::Kernel::Avx512Vnni | $crate::cpu::Kernel::AmxInt8 => unsafe { avx512($($arg),*) },
+                $crate::cpu::InstructionSet::Avx2 => unsafe { avx2($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: every other kernel needs AVX2, FMA and F16C, and is supported by the line above.
-                _ => unsafe { avx2($($arg),*) },
-                #[cfg(not(target_arch = "x86_64"))]
+                // SAFETY: as above.
+                $crate::cpu::InstructionSet::Avx512 => unsafe { avx512($($arg),*) },
+                #[cfg(target_arch = "aarch64")]
+                // SAFETY: every CPU of this target has NEON.
+                $crate::cpu::InstructionSet::Neon => unsafe { $body::<$crate::vector::neon::FourQ>($($arg),*) },
                 _ => unreachable!("this machine cannot run the {kernel} kernel"),
             }
         }

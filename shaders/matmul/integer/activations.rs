@@ -202,7 +202,7 @@ fn round_rows<'a>(
             destinations.extend(copies.iter().map(|row| blocks_of(*row)));
             let input = (sources.input)(source);
             assert_eq!(input.len(), columns);
-            // SAFETY: an integer kernel requires AVX2, FMA and F16C, and the assertion above checks that it is
+            // SAFETY: an integer kernel of x86-64 requires AVX2, FMA and F16C, and the assertion above checks that it is
             // supported. The blocks of a row are written by one task only, that of its source.
             #[cfg_attr(not(target_arch = "x86_64"), expect(unused_unsafe, reason = "safe on other CPUs"))]
             unsafe {

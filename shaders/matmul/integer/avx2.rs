@@ -12,8 +12,12 @@ use std::arch::x86_64::{
     _mm256_sub_epi32, _mm256_xor_si256,
 };
 
+use super::activations::Block;
+use super::packed::QUADS;
+use super::quads::{self, QuadRegisters};
 use super::registers::Registers;
 use super::tile;
+use crate::cpu::ActivationBits;
 use crate::matmul::Task;
 use crate::quant::BlockFormat;
 use crate::quant::integer::FLOAT8_BIAS_DIFFERENCE;
@@ -184,23 +188,13 @@ impl<const VNNI: bool> Registers for Ymm<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn add_dot<const BITS: usize>(sums: __m256i, codes: __m256i, values: *const i8) -> __m256i {
-        unsafe {
-            let values = _mm256_set1_epi32(values.cast::<i32>().read_unaligned());
-            if VNNI {
-                return _mm256_dpbusd_avx_epi32(sums, codes, values);
-            }
-            // The sum of two products must fit 16 signed bits. So 8-bit codes are converted to signed bytes, and their
-            // signs are moved to the values.
-            let (codes, values) = if BITS < 8 {
-                (codes, values)
-            } else {
-                let signed = _mm256_xor_si256(codes, _mm256_set1_epi8(i8::MIN));
-                (_mm256_abs_epi8(signed), _mm256_sign_epi8(values, signed))
-            };
-            let pairs = _mm256_maddubs_epi16(codes, values);
-            _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
-        }
+    unsafe fn add_dots<const BITS: usize>(
+        dots: &mut [[__m256i; 2]],
+        codes: &[__m256i; QUADS],
+        activations: *const Block,
+        bits: ActivationBits,
+    ) {
+        unsafe { quads::add_dots::<Self, BITS>(dots, codes, activations, bits) }
     }
 
     #[inline(always)]
@@ -259,5 +253,29 @@ impl<const VNNI: bool> Registers for Ymm<VNNI> {
     #[inline(always)]
     unsafe fn store(a: __m256, out: *mut f32) {
         unsafe { _mm256_storeu_ps(out, a) }
+    }
+}
+
+// SAFETY (of every block below): as above.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<const VNNI: bool> QuadRegisters for Ymm<VNNI> {
+    #[inline(always)]
+    unsafe fn add_dot<const BITS: usize>(sums: __m256i, codes: __m256i, values: *const i8) -> __m256i {
+        unsafe {
+            let values = _mm256_set1_epi32(values.cast::<i32>().read_unaligned());
+            if VNNI {
+                return _mm256_dpbusd_avx_epi32(sums, codes, values);
+            }
+            // The sum of two products must fit 16 signed bits. So 8-bit codes are converted to signed bytes, and their
+            // signs are moved to the values.
+            let (codes, values) = if BITS < 8 {
+                (codes, values)
+            } else {
+                let signed = _mm256_xor_si256(codes, _mm256_set1_epi8(i8::MIN));
+                (_mm256_abs_epi8(signed), _mm256_sign_epi8(values, signed))
+            };
+            let pairs = _mm256_maddubs_epi16(codes, values);
+            _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        }
     }
 }

@@ -11,9 +11,13 @@ use std::arch::x86_64::{
     _mm512_ternarylogic_epi32, _mm512_test_epi8_mask,
 };
 
+use super::activations::Block;
 use super::avx2::copies_of_byte;
+use super::packed::QUADS;
+use super::quads::{self, QuadRegisters};
 use super::registers::Registers;
 use super::tile;
+use crate::cpu::ActivationBits;
 use crate::matmul::Task;
 use crate::quant::BlockFormat;
 use crate::quant::integer::FLOAT8_BIAS_DIFFERENCE;
@@ -143,8 +147,13 @@ impl Registers for Zmm {
     }
 
     #[inline(always)]
-    unsafe fn add_dot<const BITS: usize>(sums: __m512i, codes: __m512i, values: *const i8) -> __m512i {
-        unsafe { _mm512_dpbusd_epi32(sums, codes, _mm512_set1_epi32(values.cast::<i32>().read_unaligned())) }
+    unsafe fn add_dots<const BITS: usize>(
+        dots: &mut [[__m512i; 2]],
+        codes: &[__m512i; QUADS],
+        activations: *const Block,
+        bits: ActivationBits,
+    ) {
+        unsafe { quads::add_dots::<Self, BITS>(dots, codes, activations, bits) }
     }
 
     #[inline(always)]
@@ -203,5 +212,14 @@ impl Registers for Zmm {
     #[inline(always)]
     unsafe fn store(a: __m512, out: *mut f32) {
         unsafe { _mm512_storeu_ps(out, a) }
+    }
+}
+
+// SAFETY (of every block below): as above.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl QuadRegisters for Zmm {
+    #[inline(always)]
+    unsafe fn add_dot<const BITS: usize>(sums: __m512i, codes: __m512i, values: *const i8) -> __m512i {
+        unsafe { _mm512_dpbusd_epi32(sums, codes, _mm512_set1_epi32(values.cast::<i32>().read_unaligned())) }
     }
 }

@@ -4,10 +4,11 @@
 //! - [`packed`]: the weights with sixteen outputs interleaved, packed once at load
 //! - `planes`: conversion of packed weights to the GPU layout
 //! - [`registers`]: the operations that an instruction set must provide
-//! - [`avx512`], [`avx2`]: the instruction sets
+//! - `avx512`, `avx2`, `neon`: the instruction sets
+//! - `quads`: the dot products of instruction sets that multiply one quad at a time
 //! - `grid`: how the operands of a format with a grid are unpacked
 //! - `tile`: the loop that computes products, for every format and instruction set
-//! - [`amx`]: a separate loop for tile instructions; it unpacks and scales like `tile`
+//! - `amx`: a separate loop for tile instructions; it unpacks and scales like `tile`
 //!
 //! With `x = s q` in a block of activations and `w = d (c - offset) + m` in a group of weights (see
 //! [`quant::integer`](crate::quant::integer)), a block of 32 columns adds
@@ -26,11 +27,12 @@ pub mod amx;
 pub mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub mod avx512;
-#[cfg(target_arch = "x86_64")]
 mod grid;
+#[cfg(target_arch = "aarch64")]
+pub mod neon;
 pub mod packed;
 mod planes;
 #[cfg(target_arch = "x86_64")]
+mod quads;
 pub mod registers;
-#[cfg(target_arch = "x86_64")]
 mod tile;

@@ -47,7 +47,6 @@ impl<F: BlockFormat> Packing<F> {
         None => IntegerLayout::new(8, 0, 32),
     };
     /// The operands of the sixteen codes, for formats with a codebook.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only kernels for x86-64 use it"))]
     pub(super) const OPERANDS: Option<[u8; 16]> = match (Self::LAYOUT.codebook, Self::LAYOUT.grid) {
         (None, _) | (_, Some(_)) => None,
         (Some(_), None) => {

@@ -1,5 +1,9 @@
 //! The operations that the tile loop requires of an instruction set.
 
+use super::activations::Block;
+use super::packed::QUADS;
+use crate::cpu::ActivationBits;
+
 /// A register with one lane per output, of 32-bit integers or float32.
 ///
 /// Safety: every function must be inlined into a function that is compiled for the instruction set, and the CPU must
@@ -8,7 +12,7 @@
 pub trait Registers {
     /// Outputs in a register. It must divide sixteen.
     const LANES: usize;
-    /// Whether [`Registers::add_dot`] subtracts 128 from 8-bit codes and multiplies signed bytes.
+    /// Whether [`Registers::add_dots`] subtracts 128 from 8-bit codes and multiplies signed bytes.
     const SIGNED_BYTES: bool;
     /// The most rows of a tile, limited by the number of registers.
     const TILE_ROWS: usize;
@@ -51,13 +55,15 @@ pub trait Registers {
     unsafe fn add(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// `a * 2^BITS` for each lane.
     unsafe fn scale_up<const BITS: u32>(a: Self::Integers) -> Self::Integers;
-    /// Adds to each lane of `sums` the dot product of the four codes of the lane, of at most `BITS` bits, and the four
-    /// values. The result is exact.
-    unsafe fn add_dot<const BITS: usize>(
-        sums: Self::Integers,
-        codes: Self::Integers,
-        values: *const i8,
-    ) -> Self::Integers;
+    /// Adds to `dots` the dot products of 32 columns, for each of up to four rows: those of both halves of the columns.
+    /// Codes have at most `BITS` bits. The activations of the rows are consecutive, with these `bits`. `dots` must be
+    /// zeros. The results are exact.
+    unsafe fn add_dots<const BITS: usize>(
+        dots: &mut [[Self::Integers; 2]],
+        codes: &[Self::Integers; QUADS],
+        activations: *const Block,
+        bits: ActivationBits,
+    );
     /// Converts to float32, rounding to nearest.
     unsafe fn to_floats(a: Self::Integers) -> Self::Floats;
 

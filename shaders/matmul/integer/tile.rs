@@ -3,15 +3,15 @@
 //! The codes of 32 columns are unpacked into registers and multiplied with each row of a tile of up to eight rows. A
 //! strip is read from memory once for the first tile; the next tiles read it from the cache.
 
-use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::ops::Range;
 
-use super::activations::{BLOCK_LEN, Block, LOW_BITS, PANEL_ROWS, Panel};
+use super::activations::{Block, PANEL_ROWS, Panel};
 use super::grid;
 use super::packed::{Packing, QUAD_BYTES, QUADS, STRIP_ROWS, planes};
 use super::registers::Registers;
 use crate::cpu::ActivationBits;
 use crate::matmul::Task;
+use crate::prefetch::prefetch;
 use crate::quant::BlockFormat;
 use crate::quant::integer::{Scale, Unit};
 
@@ -141,9 +141,7 @@ pub(super) fn prefetch_beyond<F: BlockFormat>(block: *const u8, run: usize, ahea
     }
     let lines = Packing::<F>::BYTES.div_ceil(CACHE_LINE);
     for line in run * lines / Packing::<F>::RUNS..(run + 1) * lines / Packing::<F>::RUNS {
-        let address = block.wrapping_add(ahead.wrapping_add(line * CACHE_LINE));
-        // SAFETY: a prefetch never faults, and every x86-64 CPU supports it.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+        prefetch(block.wrapping_add(ahead.wrapping_add(line * CACHE_LINE)));
     }
 }
 
@@ -213,9 +211,6 @@ impl<R: Registers> Units<R> {
 }
 
 /// Adds the products of 32 columns to the sums of up to four rows, whose activations are consecutive.
-///
-/// The rows are interleaved quad by quad, because each row is two dependent chains of additions, and work on the other
-/// rows hides their latency.
 #[inline(always)]
 unsafe fn add_products<R: Registers, F: BlockFormat>(
     sums: &mut [R::Floats],
@@ -229,20 +224,10 @@ unsafe fn add_products<R: Registers, F: BlockFormat>(
     // SAFETY: the caller guarantees one row of activations for each sum, and the CPU features.
     unsafe {
         let mut dots = [[R::zero(); 2]; 4];
-        for quad in 0..QUADS / 2 {
-            for (row, dots) in dots[..sums.len()].iter_mut().enumerate() {
-                add_quads::<R, F>(dots, codes, &(*activations.add(row)).high, quad);
-            }
-        }
-        for dot in dots[..sums.len()].as_flattened_mut() {
-            *dot = R::scale_up::<LOW_BITS>(*dot);
-        }
-        if bits == ActivationBits::Fifteen {
-            for quad in 0..QUADS / 2 {
-                for (row, dots) in dots[..sums.len()].iter_mut().enumerate() {
-                    add_quads::<R, F>(dots, codes, &(*activations.add(row)).low, quad);
-                }
-            }
+        if layout.operand_bits() == 8 {
+            R::add_dots::<8>(&mut dots[..sums.len()], codes, activations, bits);
+        } else {
+            R::add_dots::<7>(&mut dots[..sums.len()], codes, activations, bits);
         }
         for (row, (sum, dots)) in sums.iter_mut().zip(dots).enumerate() {
             let activations = &*activations.add(row);
@@ -302,28 +287,6 @@ unsafe fn scaled<R: Registers, F: BlockFormat>(
             None => R::multiply(scale, R::to_floats(dot)),
         };
         if Packing::<F>::LAYOUT.has_addend() { R::multiply_add(minimum, R::to_floats(sums), product) } else { product }
-    }
-}
-
-/// Adds the dot products of one quad of each half.
-#[inline(always)]
-unsafe fn add_quads<R: Registers, F: BlockFormat>(
-    dots: &mut [R::Integers; 2],
-    codes: &[R::Integers; QUADS],
-    plane: &[i8; BLOCK_LEN],
-    quad: usize,
-) {
-    for (half, dot) in dots.iter_mut().enumerate() {
-        let quad = half * (QUADS / 2) + quad;
-        // SAFETY: eight quads are the 32 values of the plane; the caller guarantees the CPU features.
-        unsafe {
-            let values = plane.as_ptr().add(4 * quad);
-            *dot = if Packing::<F>::LAYOUT.operand_bits() == 8 {
-                R::add_dot::<8>(*dot, codes[quad], values)
-            } else {
-                R::add_dot::<7>(*dot, codes[quad], values)
-            };
-        }
     }
 }
 
