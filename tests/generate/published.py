@@ -137,6 +137,11 @@ def ling2_config(config: dict) -> dict:
     return kept | {new: config[old] for new, old in moved.items()} | dict(score_function="sigmoid", use_qk_norm=True)
 
 
+def without_attention(model: torch.nn.Module) -> Published:
+    """Published configurations say nothing of heads and of a context."""
+    return state_of(model), without(model.config.to_dict(), "num_attention_heads", "max_position_embeddings")
+
+
 CHANGES: dict[str, Callable[[torch.nn.Module], Published]] = {
     "qwen2vl": partial(text_of_images, model_type="qwen2_5_vl"),
     "qwen3vl": partial(text_of_images, model_type="qwen3_vl"),
@@ -145,6 +150,9 @@ CHANGES: dict[str, Callable[[torch.nn.Module], Published]] = {
     "minicpm": minicpm,
     "exaone": exaone,
     "internlm2": internlm2,
+    "mamba": without_attention,
+    "mamba-falcon": without_attention,
+    "mamba2-groups": without_attention,
     "bailingmoe": partial(ling, rotates_neighbours=True, changes=ling1_config),
     "bailingmoe2": partial(ling, rotates_neighbours=False, changes=ling2_config),
 }

@@ -268,8 +268,7 @@ mod tests {
         let names: Vec<(&str, &str)> = library.lines().map(|line| line.split_once('\t').unwrap()).collect();
         let known = known();
         let others = names.iter().filter(|(_, architecture)| !known.contains(architecture));
-        let others: Vec<String> =
-            others.map(|(name, architecture)| format!("`{name}` (`{architecture}`)")).collect();
+        let others: Vec<String> = others.map(|(name, architecture)| format!("`{name}` (`{architecture}`)")).collect();
         let expected = format!(
             "{} of {} names load. The others are {}.",
             names.len() - others.len(),
