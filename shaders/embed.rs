@@ -26,6 +26,8 @@ pub struct Embed {
 enum Index {
     /// That of its token.
     Token,
+    /// That of its token, or the first if the table lacks it.
+    KnownToken,
     /// That of its position.
     Position,
     /// The first.
@@ -37,6 +39,12 @@ impl Embed {
     #[must_use]
     pub fn new(table: Weight, scale: f32) -> Self {
         Embed { table, scale, index: Index::Token }
+    }
+
+    /// The same over a table that may lack the last tokens: they get its first row.
+    #[must_use]
+    pub fn of_known_tokens(table: Weight, scale: f32) -> Self {
+        Embed { table, scale, index: Index::KnownToken }
     }
 
     /// An embedding of positions, which the table has one row for.
@@ -53,10 +61,11 @@ impl Embed {
 }
 
 impl Index {
-    /// The row of the table for a row of the step.
-    fn of(self, batch: &Batch<'_>, row: usize) -> usize {
+    /// The row of the table, which has `rows`, for a row of the step.
+    fn of(self, batch: &Batch<'_>, row: usize, rows: usize) -> usize {
         match self {
             Index::Token => batch.tokens[row] as usize,
+            Index::KnownToken => Some(batch.tokens[row] as usize).filter(|token| *token < rows).unwrap_or(0),
             Index::Position => batch.positions[row] as usize,
             Index::First => 0,
         }
@@ -68,6 +77,7 @@ impl Index {
             Index::Token => 0,
             Index::Position => 1,
             Index::First => 2,
+            Index::KnownToken => 3,
         }
     }
 }
@@ -105,7 +115,7 @@ impl Op for Embed {
             for row in first..rows.min(first + ROWS_PER_TASK) {
                 // SAFETY: each row belongs to one task, and its slice is dropped before the next.
                 let output = unsafe { output.slice(row * width, width) };
-                self.table.format.dequantize(self.table.row(self.index.of(&batch, row)), output);
+                self.table.format.dequantize(self.table.row(self.index.of(&batch, row, self.table.rows)), output);
                 for value in output {
                     *value *= self.scale;
                 }
@@ -121,7 +131,8 @@ impl Op for Embed {
             .address(args.step)
             .size(columns)
             .float(self.scale)
-            .word(self.index.kind());
+            .word(self.index.kind())
+            .size(rows);
         let mut dispatch = args.each_column(Module::Embed, push, columns.div_ceil(RUN_COLUMNS));
         dispatch.constants.extend(WeightLayout::new(format, rows, columns).constants());
         vec![dispatch]
@@ -150,19 +161,26 @@ pub fn cases() -> Vec<Case> {
     let whole = Format::ALL.iter().map(|format| case(*format, 512));
     let any_width = || Format::ALL.iter().filter(|format| format.block_len() == 1);
     let widths = any_width().flat_map(|format| [33, 46, 2].map(|columns| case(*format, columns)));
-    whole.chain(widths).chain([Index::Position, Index::First].map(indexed_case)).collect()
+    whole.chain(widths).chain([Index::Position, Index::First, Index::KnownToken].map(indexed_case)).collect()
 }
 
-/// Rows of two sequences, which get the rows of their positions, or the first.
+/// Rows of two sequences, which get the rows of their positions, of their tokens, or the first.
 fn indexed_case(index: Index) -> Case {
     const COLUMNS: usize = 48;
     let op = Embed { index, ..Embed::new(random::weight("table", Format::F32, 9, COLUMNS, 5), 1.0) };
     let table = op.table.to_f32();
     let positions: Vec<u32> = vec![0, 1, 2, 7, 8];
-    let rows = positions.iter().map(|position| if index == Index::Position { *position as usize } else { 0 });
+    // The table has 9 rows.
+    let tokens: Vec<u32> = vec![3, 8, 9, 0, 500];
+    let row = |(position, token): (&u32, &u32)| match index {
+        Index::Position => *position as usize,
+        Index::KnownToken if *token < 9 => *token as usize,
+        Index::Token | Index::KnownToken | Index::First => 0,
+    };
+    let rows = positions.iter().zip(&tokens).map(row);
     let values: Vec<f32> = rows.flat_map(|row| table[row * COLUMNS..(row + 1) * COLUMNS].to_vec()).collect();
     let step = CaseStep::of_rows(5, vec![], vec![Expected::exactly(&values)]);
-    let batch = CaseBatch { positions, sequences: vec![0, 0, 0, 1, 1], tokens: vec![3; 5], ..step.batch };
+    let batch = CaseBatch { positions, sequences: vec![0, 0, 0, 1, 1], tokens, ..step.batch };
     let batch = CaseBatch { block_tables: vec![Vec::new(); 2], ..batch };
     Case::new(format!("{index:?}"), op, vec![CaseStep { batch, ..step }])
 }

@@ -20,6 +20,30 @@ pub fn multiply_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
+/// The sum of all values, in the lanes' fixed order.
+#[inline(always)]
+pub fn sum(x: &[f32]) -> f32 {
+    let mut sums = [0.0f32; LANES];
+    for chunk in x.chunks(LANES) {
+        for (sum, x) in sums.iter_mut().zip(chunk) {
+            *sum += x;
+        }
+    }
+    horizontal_sum(sums)
+}
+
+/// The sum of the squared distances from `mean`, in the lanes' fixed order.
+#[inline(always)]
+pub fn sum_of_squares<const FMA: bool>(x: &[f32], mean: f32) -> f32 {
+    let mut sums = [0.0f32; LANES];
+    for chunk in x.chunks(LANES) {
+        for (sum, x) in sums.iter_mut().zip(chunk) {
+            *sum = multiply_add::<FMA>(x - mean, x - mean, *sum);
+        }
+    }
+    horizontal_sum(sums)
+}
+
 /// `e^x` to about one unit in the last digit, without branches so that it vectorises: see
 /// [`vector::exp`](crate::vector::exp).
 #[inline(always)]

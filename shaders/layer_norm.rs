@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::cases::{Case, CaseStep, Expected};
 use crate::cpu::SharedMut;
 use crate::gpu::{Dispatch, GpuArgs, Module, Push};
-use crate::lanes::{LANES, horizontal_sum, multiply_add};
+use crate::lanes::{multiply_add, sum, sum_of_squares};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::per_kernel;
 use crate::quant::random;
@@ -97,30 +97,6 @@ fn norm_row_lanes<const FMA: bool>(x: &[f32], weight: &[f32], bias: &[f32], epsi
             *y = multiply_add::<FMA>((x - mean) * scale, *weight, *bias);
         }
     }
-}
-
-/// The sum of all values, in the lanes' fixed order.
-#[inline(always)]
-fn sum(x: &[f32]) -> f32 {
-    let mut sums = [0.0f32; LANES];
-    for chunk in x.chunks(LANES) {
-        for (sum, x) in sums.iter_mut().zip(chunk) {
-            *sum += x;
-        }
-    }
-    horizontal_sum(sums)
-}
-
-/// The sum of the squared distances from `mean`, in the lanes' fixed order.
-#[inline(always)]
-fn sum_of_squares<const FMA: bool>(x: &[f32], mean: f32) -> f32 {
-    let mut sums = [0.0f32; LANES];
-    for chunk in x.chunks(LANES) {
-        for (sum, x) in sums.iter_mut().zip(chunk) {
-            *sum = multiply_add::<FMA>(x - mean, x - mean, *sum);
-        }
-    }
-    horizontal_sum(sums)
 }
 
 /// The formula in float64.

@@ -29,8 +29,9 @@ const QUANTISED_GATE: f64 = 1e-3;
 /// Largest difference of a logit where the two are not equal bit for bit.
 const NEAR: f32 = 1e-4;
 
-/// Those whose GGUF file holds values that were rounded once more: `-exp(A_log)`, and weights times a factor.
+/// Those whose GGUF file holds values that were rounded once more: `-exp(A_log)`, weights times a factor, and quantiles.
 const ROUNDED: &[&str] = &[
+    "gemma3n",
     "qwen35",
     "qwen35moe",
     "qwen3next",
@@ -41,6 +42,10 @@ const ROUNDED: &[&str] = &[
     "nemotron_h_moe-latent",
     "falcon-h1-factors",
     "minicpm",
+    "mamba",
+    "mamba-falcon",
+    "mamba2-groups",
+    "jamba",
 ];
 
 /// Those with factors, which are tensors of one value each. The GGUF file holds them in the weights.

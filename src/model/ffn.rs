@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cuelight_shaders::cutoff::Cutoff;
 use cuelight_shaders::elementwise::{Activate, Add, GateRows};
 use cuelight_shaders::experts::{ExpertMatrix, Experts, Route};
 use cuelight_shaders::glu::{Activation, Glu};
@@ -51,7 +52,7 @@ fn dense(
     builder: &mut Builder<'_>,
     layer: usize,
     [gate, up, down]: [&str; 3],
-    DenseSizes { intermediate_size, form }: DenseSizes,
+    DenseSizes { intermediate_size, form, cutoff }: DenseSizes,
     x: ValueId,
 ) -> Result<ValueId, BuildError> {
     let hidden = match form {
@@ -64,11 +65,14 @@ fn dense(
             builder.graph.push_one(builder.h.xielu[layer], &projected)?
         }
         FeedForward::Gated(function) => {
-            let halves = if builder.weights.has(&format!("blk.{layer}.{gate}.weight")) {
+            let mut halves = if builder.weights.has(&format!("blk.{layer}.{gate}.weight")) {
                 builder.linear(layer, &[(gate, intermediate_size), (up, intermediate_size)], x)?
             } else {
                 builder.linear_parts(layer, (up, &[intermediate_size; 2]), x)?
             };
+            if let Some(deviations) = cutoff {
+                halves[0] = builder.graph.push_one(Cutoff::new(deviations), &[halves[0]])?;
+            }
             builder.graph.push_one(Glu::new(function), &halves)?
         }
     };
@@ -228,7 +232,7 @@ fn shared_expert(
     let stems = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"];
     let holds_gate = matches!(form, FeedForward::Gated(_)) && !builder.weights.has(&name("ffn_gate_shexp"));
     let intermediate_size = if holds_gate { rows / 2 } else { rows };
-    let shared = dense(builder, layer, stems, DenseSizes { intermediate_size, form }, x)?;
+    let shared = dense(builder, layer, stems, DenseSizes { intermediate_size, form, cutoff: None }, x)?;
     if !builder.weights.has(&name("ffn_gate_inp_shexp")) {
         return Ok(Some(shared));
     }

@@ -23,7 +23,7 @@ use cuelight_shaders::xielu::Xielu;
 
 use super::arch::{EmbeddingScale, Family, FeedForward, LogitScale, NormKind};
 use super::error::ModelError;
-use super::layer::LayerSpec;
+use super::layer::{LayerSpec, StreamSizes};
 use crate::checkpoint::Checkpoint;
 use crate::embedding::Pooling;
 use crate::sample::DenoisingRule;
@@ -31,6 +31,9 @@ use keys::Keys;
 
 /// The tensor of learnt embeddings of positions, one row for each.
 pub(super) const POSITIONS: &str = "position_embd.weight";
+
+/// Most residual streams. A larger number means a damaged file.
+const MOST_STREAMS: usize = 64;
 
 /// The sizes and constants of a model. Every value is within its allowed range.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,6 +60,8 @@ pub struct HyperParameters {
     pub logit_scale: Option<f32>,
     /// Values of each layer's own input, for models that have such inputs.
     pub per_layer_input: Option<usize>,
+    /// The residual streams, for models that have several.
+    pub streams: Option<StreamSizes>,
     /// The parameters of each layer's xIELU, for models that have it.
     pub xielu: Vec<Xielu>,
     /// The largest magnitude of queries, keys and values before rotation.
@@ -97,6 +102,7 @@ impl HyperParameters {
             residual_scale: keys.optional_positive("residual_scale")?,
             logit_scale: keys.logit_scale(family.logit_scale)?,
             per_layer_input: keys.per_layer_input()?,
+            streams: keys.streams()?,
             qkv_limit: keys.optional_positive("attention.clamp_kqv")?,
             attention_value_scale: keys.optional_positive("attention.value_scale")?,
             attention_softcap: keys.optional_positive("attn_logit_softcapping")?,
@@ -132,6 +138,20 @@ impl Keys<'_> {
         let key = "embedding_length_per_layer_input";
         let size = self.checkpoint.optional_u32(&self.name(key))?.filter(|size| *size > 0);
         size.map(|size| self.checked_size(key, size as usize)).transpose()
+    }
+
+    fn streams(&self) -> Result<Option<StreamSizes>, ModelError> {
+        const COUNT: &str = "altup.num_inputs";
+        const ACTIVE: &str = "altup.active_idx";
+        let Some(count) = self.optional_size(COUNT)?.filter(|count| *count > 1) else { return Ok(None) };
+        if count > MOST_STREAMS {
+            return Err(self.invalid(COUNT, count, format!("at most {MOST_STREAMS}")));
+        }
+        let active = self.checkpoint.optional_u32(&self.name(ACTIVE))?.unwrap_or(0) as usize;
+        if active >= count {
+            return Err(self.invalid(ACTIVE, active, format!("below {count}")));
+        }
+        Ok(Some(StreamSizes { count, active }))
     }
 
     /// The parameters of xIELU, of which each key has one for each layer.

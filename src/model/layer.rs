@@ -25,6 +25,15 @@ pub struct LayerSpec {
     pub feed_forward: FeedForwardSpec,
 }
 
+/// The residual streams of a model that has several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamSizes {
+    /// Streams of each row, at least two.
+    pub count: usize,
+    /// The stream that layers compute with.
+    pub active: usize,
+}
+
 /// How rows of a sequence exchange information.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MixerSpec {
@@ -309,12 +318,14 @@ pub enum FeedForwardSpec {
 }
 
 /// The sizes and the form of a dense feed-forward.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DenseSizes {
     /// Width between its projections.
     pub intermediate_size: usize,
     /// Its form.
     pub form: FeedForward,
+    /// The cutoff of its gate, in deviations of a row above its mean; `None` if it has none.
+    pub cutoff: Option<f32>,
 }
 
 /// The sizes of a layer's experts and how rows are routed to them.

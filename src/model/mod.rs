@@ -9,6 +9,7 @@
 //! - [`weights`]: tensors by name, checked against the expected shape
 //! - [`builder`]: the graph under construction
 //! - [`mixer`] and [`ffn`]: the two halves of a layer
+//! - `streams`: several residual streams, where a model has them; `low_rank`: a learnt residual
 //! - `canvas`: the rows of blocks that are denoised together
 //! - `prediction`: the input of a layer that predicts one more token
 //! - `per_layer`: inputs of single layers, where a model has them
@@ -24,11 +25,13 @@ pub mod error;
 pub mod ffn;
 pub mod hyperparameters;
 pub mod layer;
+mod low_rank;
 pub mod mixer;
 mod output;
 mod per_layer;
 mod prediction;
 pub mod rope;
+mod streams;
 pub mod weights;
 
 use cuelight_shaders::elementwise::{Add, Scale};
@@ -143,9 +146,11 @@ fn build_ops(builder: &mut Builder<'_>, section: Section) -> Result<EmbeddingSpe
         x = canvas::input(builder, x)?;
     }
     let per_layer = per_layer::inputs(builder, x)?;
+    x = streams::split(builder, x)?;
     for layer in 0..h.layers.len() {
         x = build_layer(builder, layer, (x, per_layer))?;
     }
+    x = streams::merge(builder, x)?;
     output::build(builder, (table, table_factor), x)
 }
 
@@ -172,12 +177,26 @@ fn scaled(builder: &mut Builder<'_>, factor: Option<f32>, x: ValueId) -> Result<
     }
 }
 
-/// Norm, mixer, residual; norm, feed-forward, residual; the layer's own input. Some layers have only one of the halves.
+/// What the layer reads of the residual, its halves, what it writes; then the layer's own input and its scale.
 fn build_layer(
     builder: &mut Builder<'_>,
     layer: usize,
     (x, per_layer): (ValueId, Option<ValueId>),
 ) -> Result<ValueId, BuildError> {
+    let reading = streams::read(builder, layer, x)?;
+    let output = build_halves(builder, layer, reading.input)?;
+    let x = streams::write(builder, layer, reading, output)?;
+    let x = per_layer::add(builder, layer, per_layer, x)?;
+    let [scale, causal] = ["layer_output_scale", "enc_layer_output_scale"]
+        .map(|stem| builder.weights.optional_vector(&format!("blk.{layer}.{stem}.weight"), 1));
+    match (scale?, causal?) {
+        (Some(canvas), Some(causal)) => canvas::scaled(builder, causal[0], canvas[0], x),
+        (one, other) => scaled(builder, one.or(other).map(|scale| scale[0]), x),
+    }
+}
+
+/// Norm, mixer, residual; norm, feed-forward, residual. Some layers have only one of the halves.
+fn build_halves(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, BuildError> {
     let spec = &builder.h.layers[layer];
     let [before_mixer, after_mixer, before_ffn, after_ffn] = norm_names(spec.norms);
     let (sum, mixer_input) = match &spec.mixer {
@@ -185,11 +204,12 @@ fn build_layer(
         mixer => {
             let normed = layer_norm(builder, layer, before_mixer, x)?;
             let mixed = mixer::mix(builder, layer, mixer, normed)?;
-            (add_branch(builder, layer, (spec.norms, after_mixer), [x, mixed])?, normed)
+            let sum = add_branch(builder, layer, (spec.norms, after_mixer), [x, mixed])?;
+            (low_rank::add(builder, layer, [sum, normed])?, normed)
         }
     };
-    let sum = match &spec.feed_forward {
-        FeedForwardSpec::None => sum,
+    match &spec.feed_forward {
+        FeedForwardSpec::None => Ok(sum),
         feed_forward => {
             let (residual, normed) = if !spec.is_parallel {
                 (sum, layer_norm(builder, layer, before_ffn, sum)?)
@@ -199,15 +219,8 @@ fn build_layer(
                 (x, mixer_input)
             };
             let fed = ffn::feed_forward(builder, layer, feed_forward, [residual, normed])?;
-            add_branch(builder, layer, (spec.norms, after_ffn), [sum, fed])?
+            add_branch(builder, layer, (spec.norms, after_ffn), [sum, fed])
         }
-    };
-    let sum = per_layer::add(builder, layer, per_layer, sum)?;
-    let [scale, causal] = ["layer_output_scale", "enc_layer_output_scale"]
-        .map(|stem| builder.weights.optional_vector(&format!("blk.{layer}.{stem}.weight"), 1));
-    match (scale?, causal?) {
-        (Some(canvas), Some(causal)) => canvas::scaled(builder, causal[0], canvas[0], sum),
-        (one, other) => scaled(builder, one.or(other).map(|scale| scale[0]), sum),
     }
 }
 

@@ -12,7 +12,11 @@ use cuelight_shaders::heads::TakeColumns;
 use cuelight_shaders::matmul::Linear;
 
 use super::builder::{BuildError, Builder};
+use super::streams;
 use crate::graph::ValueId;
+
+/// The second embedding table.
+const TABLE: &str = "per_layer_token_embd.weight";
 
 /// The inputs of all layers, [rows, layers * width], from the embedding `x`. `None` for a model without them.
 ///
@@ -22,8 +26,10 @@ pub(super) fn inputs(builder: &mut Builder<'_>, x: ValueId) -> Result<Option<Val
     let h = builder.h;
     let Some(width) = h.per_layer_input else { return Ok(None) };
     let all = width * h.layers.len();
-    let table = builder.weights.matrix("per_layer_token_embd.weight", h.vocab_size, all)?;
-    let of_token = builder.graph.push_one(Embed::new(table, (width as f32).sqrt()), &[])?;
+    // Some tables lack the last tokens, those of images and audio.
+    let tokens = builder.weights.rows(TABLE).unwrap_or(h.vocab_size).min(h.vocab_size);
+    let table = builder.weights.matrix(TABLE, tokens, all)?;
+    let of_token = builder.graph.push_one(Embed::of_known_tokens(table, (width as f32).sqrt()), &[])?;
     let projection = builder.weights.matrix("per_layer_model_proj.weight", all, h.hidden_size)?;
     let projected = builder.graph.push_one(Linear::new(vec![projection], vec![None])?, &[x])?;
     let projected = builder.graph.push_one(Scale::new(1.0 / (h.hidden_size as f32).sqrt()), &[projected])?;
@@ -32,7 +38,7 @@ pub(super) fn inputs(builder: &mut Builder<'_>, x: ValueId) -> Result<Option<Val
     Ok(Some(builder.graph.push_one(Scale::new(FRAC_1_SQRT_2), &[sum])?))
 }
 
-/// Adds a layer's own input to the residual stream: gated by it, projected and normed.
+/// Adds a layer's own input to the residual `x`: gated by it, projected and normed.
 ///
 /// # Errors
 /// As [`inputs`].
@@ -44,9 +50,10 @@ pub(super) fn add(
 ) -> Result<ValueId, BuildError> {
     let (Some(inputs), Some(width)) = (inputs, builder.h.per_layer_input) else { return Ok(x) };
     let own = builder.graph.push_one(TakeColumns { start: layer * width, len: width }, &[inputs])?;
-    let gate = builder.linear(layer, &[("inp_gate", width)], x)?[0];
+    let active = streams::active(builder, layer, x)?;
+    let gate = builder.linear(layer, &[("inp_gate", width)], active)?[0];
     let gated = builder.graph.push_one(Glu::new(Activation::GeluTanh), &[gate, own])?;
     let projected = builder.linear(layer, &[("proj", builder.h.hidden_size)], gated)?[0];
     let normed = builder.norm(&format!("blk.{layer}.post_norm"), projected)?;
-    Ok(builder.graph.push_one(Add, &[x, normed])?)
+    streams::add_to_others(builder, [x, normed])
 }

@@ -9,7 +9,7 @@ use crate::checkpoint::{Checkpoint, TensorInfo};
 use crate::quantization_recipe::{Matrix, ModelFacts, Role, fitting};
 
 /// Parts of the names of matrices that keep their format: small, or sensitive to rounding.
-const KEPT: [&str; 7] = [
+const KEPT: [&str; 9] = [
     "_norm.weight",
     "ffn_gate_inp",
     "ssm_conv1d",
@@ -17,6 +17,9 @@ const KEPT: [&str; 7] = [
     "position_embd",
     "token_types",
     "per_layer_model_proj",
+    // The coefficients of residual streams, and a residual of low rank.
+    "altup",
+    "laurel",
 ];
 
 /// A tensor and its new format.

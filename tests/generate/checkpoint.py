@@ -37,6 +37,10 @@ class Family:
     write_tensors: Callable[[gguf.GGUFWriter, object], None] = lambda writer, config: None
     # Whether `write_keys` writes the length of the feed-forward of each layer.
     writes_lengths: bool = False
+    # Starts of the names of numbered matrices that a file has in one tensor.
+    stacks: tuple[str, ...] = ()
+    # Whether a file has queries, keys and values in one tensor, which are three in transformers.
+    fuses_qkv: bool = False
     # How tensors are stored that the converter does not only rename.
     rules: Callable[[object], dict[str, parts.Parts]] = lambda config: parts.EXPERTS
 

@@ -25,7 +25,8 @@ NAMES = {
     "ernie4_5-moe", "hunyuan-dense", "hunyuan-moe", "chatglm", "jais2", "gptneox", "falcon", "falcon-40b", "qwen3next",
     "kimi-linear", "lfm2", "lfm2moe", "granitehybrid", "granitehybrid-moe", "nemotron_h", "nemotron_h_moe-latent",
     "minimax-m2", "arcee", "starcoder2", "nemotron", "apertus", "laguna", "cohere2moe", "falcon-h1-factors", "qwen2vl",
-    "qwen3vl", "qwen3vlmoe", "minicpm", "exaone", "muse-glimmer",
+    "qwen3vl", "qwen3vlmoe", "minicpm", "exaone", "muse-glimmer", "gemma3n", "bloom", "mpt",
+    "mpt-limited", "dbrx-small", "internlm2", "bailingmoe", "bailingmoe2", "mamba", "mamba-falcon", "mamba2-groups", "jamba",
 }  # fmt: skip
 KEPT = {"config.json", "model.safetensors.index.json"}
 

@@ -1,13 +1,15 @@
 """Tiny checkpoints of the families whose attention scores fall with the distance between two tokens."""
 
+from dataclasses import replace
 from functools import partial
 
 import gguf
+import torch
 import transformers
 from gguf import MODEL_ARCH as ARCH
 
 import vocabulary
-from checkpoint import Checkpoint, Family
+from checkpoint import Checkpoint, Family, rope, sizes
 from fused_projections import ungrouped
 from parts import Parts
 
@@ -29,6 +31,33 @@ def write_mpt_heads(writer: gguf.GGUFWriter, config) -> None:
     writer.add_max_alibi_bias(config.attn_config.alibi_bias_max)
 
 
+class LlamaForCausalLM(transformers.LlamaForCausalLM):
+    """Scores that fall with distance, by the slopes of ALiBi, instead of rotation."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model.rotary_emb.forward = self.unrotated
+
+    def unrotated(self, hidden: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        ones = torch.ones(*position_ids.shape, self.config.hidden_size // self.config.num_attention_heads)
+        return ones, torch.zeros_like(ones)
+
+    def forward(self, input_ids: torch.Tensor, **options):
+        positions = torch.arange(input_ids.shape[1], dtype=torch.float32)
+        heads = self.config.num_attention_heads
+        # The number of heads is a power of two.
+        slopes = torch.tensor([2.0 ** (-8.0 * (head + 1) / heads) for head in range(heads)])
+        fall = slopes[:, None, None] * (positions[None, None, :] - positions[None, :, None])
+        mask = torch.where(positions[None, :] <= positions[:, None], fall, -torch.inf)[None]
+        return super().forward(input_ids=input_ids, attention_mask=mask, **options)
+
+
+BAICHUAN = Family(
+    ARCH.BAICHUAN, transformers.LlamaForCausalLM, transformers.LlamaConfig, vocabulary.write_sentencepiece,
+    rotates_neighbours=True,
+)  # fmt: skip
+# The converter reorders its rows as if they rotated.
+BAICHUAN_DEEP = replace(BAICHUAN, model=LlamaForCausalLM)
 BLOOM = Family(
     ARCH.BLOOM, transformers.BloomForCausalLM, transformers.BloomConfig, vocabulary.write_byte_level, layer_norms=True,
     prefix="transformer.", write_heads=write_bloom_heads, writes_lengths=True, rules=bloom_rules,
@@ -50,4 +79,10 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "mpt-limited": Checkpoint(
         MPT, USUAL | dict(d_model=32, n_layers=2, n_heads=4, max_seq_len=512, attn_config=dict(clip_qkv=1.0)),
         extra_keys={"attention.clamp_kqv": 1.0}),
+    "baichuan": Checkpoint(BAICHUAN, sizes(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_key_value_heads=4)),
+    # As many layers as the model whose scores fall with distance.
+    "baichuan-deep": Checkpoint(BAICHUAN_DEEP, sizes(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=40, num_attention_heads=2, num_key_value_heads=2),
+        # Rounding adds up over the layers, so the head keeps logits near each other.
+        head_gain=0.6),
 }

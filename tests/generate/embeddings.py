@@ -10,7 +10,7 @@ import json
 import shutil
 import sys
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Callable
 
@@ -24,6 +24,7 @@ from gguf import PoolingType
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+import encoder_experts
 import oracle
 import vocabulary
 
@@ -237,6 +238,10 @@ def all_models() -> dict[str, Model]:
             | {"layers.": "model.layers."},
             fuses_qkv=True,
         )  # fmt: skip
+        found["nomic-bert-moe"] = replace(
+            found["nomic-bert"], architecture=ARCH.NOMIC_BERT_MOE, model=encoder_experts.NomicBertModel,
+            write_keys=encoder_experts.write_keys, has_directory=False,
+        )  # fmt: skip
     return found
 
 
@@ -312,7 +317,7 @@ def write_gguf(path: Path, name: str, model: Model, network, projections, tokeni
         writer.add_layer_norm_eps(config.layer_norm_eps)
     if model.architecture != ARCH.QWEN3:
         writer.add_causal_attention(False)
-    if model.architecture == ARCH.NOMIC_BERT:
+    if model.architecture in (ARCH.NOMIC_BERT, ARCH.NOMIC_BERT_MOE):
         writer.add_rope_freq_base(rope_theta(config))
     writer.add_pooling_type(POOLINGS[model.pooling])
     model.write_keys(writer, config)
@@ -332,8 +337,10 @@ def write_gguf(path: Path, name: str, model: Model, network, projections, tokeni
         tensors[mapped] = model.into_file(mapped, values.numpy().astype(np.float32))
     if model.fuses_qkv:
         for layer in range(config.num_hidden_layers):
-            parts = [tensors.pop(f"blk.{layer}.attn_{part}.weight") for part in "qkv"]
-            tensors[f"blk.{layer}.attn_qkv.weight"] = np.concatenate(parts)
+            for kind in ("weight", "bias"):
+                if f"blk.{layer}.attn_q.{kind}" in tensors:
+                    parts = [tensors.pop(f"blk.{layer}.attn_{part}.{kind}") for part in "qkv"]
+                    tensors[f"blk.{layer}.attn_qkv.{kind}"] = np.concatenate(parts)
     for tensor, values in tensors.items():
         writer.add_tensor(tensor, values)
     for number, matrix in enumerate(projections, start=2):

@@ -6,6 +6,7 @@ Writes `tests/fixtures/families/NAME.gguf` and `NAME.json`. The same package ver
 """
 
 import hashlib
+import re
 import sys
 import zlib
 from dataclasses import replace
@@ -24,10 +25,12 @@ import gated_attention
 import hybrids
 import learnt_positions
 import limited_projections
+import ling
 import llama_likes
 import oracle
 import parts
 import selective_scans
+import several_streams
 import state_spaces
 import unequal_heads
 import vocabulary
@@ -456,7 +459,8 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         MIXED_Q4_K | {"ffn_gate_inp": Format.F32, "ffn_down_exps": Format.Q6_K}),
 } | llama_likes.CHECKPOINTS | fused_projections.CHECKPOINTS | gated_attention.CHECKPOINTS | hybrids.CHECKPOINTS | (
     state_spaces.CHECKPOINTS | learnt_positions.CHECKPOINTS | distances.CHECKPOINTS | selective_scans.CHECKPOINTS
-    | unequal_heads.CHECKPOINTS | limited_projections.CHECKPOINTS
+    | unequal_heads.CHECKPOINTS | limited_projections.CHECKPOINTS | several_streams.CHECKPOINTS
+    | ling.CHECKPOINTS
 )  # fmt: skip
 
 
@@ -601,9 +605,11 @@ def write_weights(
     names = gguf.get_tensor_name_map(checkpoint.family.architecture, config.num_hidden_layers)
     gain = {"query_key": 1.5, "head": checkpoint.head_gain}
     state = {}
-    for key, shape in shapes.items():
+    for key, members in stacked(shapes, checkpoint.family).items():
         gain["norm_mean"] = 1.0 if key.endswith(checkpoint.family.plain_norms) else checkpoint.family.norm_mean
-        values = values_of(key, shape) if values_of else random_tensor(key, shape, gain, rng)
+        drawn = [values_of(name, shapes[name]) if values_of else random_tensor(name, shapes[name], gain, rng)
+                 for name in members]  # fmt: skip
+        values = joined(key, drawn)
         layout, rule = layout_of(key, checkpoint.family, config), rule_of(key, checkpoint.family, config, names)
         read = []
         for stored_name, part in zip(rule.names, rule.into_file(values), strict=True):
@@ -612,7 +618,8 @@ def write_weights(
             stored = encode(np.ascontiguousarray(layout.into_file(part) / factor), format, rng)
             writer.add_tensor(stored_name, stored, raw_dtype=format)
             read.append(layout.out_of_file(factor * gguf.quants.dequantize(stored, format).reshape(part.shape)))
-        state[key] = torch.from_numpy(np.ascontiguousarray(rule.out_of_file(read), dtype=np.float32))
+        whole = np.ascontiguousarray(rule.out_of_file(read), dtype=np.float32)
+        state |= unstacked(key, {name: shapes[name] for name in members}, whole)
     checkpoint.family.write_tensors(writer, config)
     rotary = rope_parameters(config)
     for length in ("long", "short") if "long_factor" in rotary else ():
@@ -635,11 +642,42 @@ def read_weights(path: Path, checkpoint: Checkpoint, config, shapes: dict) -> di
         return values.reshape(stored[name].shape[::-1])
 
     state = {}
-    for key in shapes:
+    for key, members in stacked(shapes, checkpoint.family).items():
         layout, rule = layout_of(key, checkpoint.family, config), rule_of(key, checkpoint.family, config, names)
         values = rule.out_of_file([layout.out_of_file(read(name)) for name in rule.names])
-        state[key] = torch.from_numpy(np.array(values, dtype=np.float32)).reshape(shapes[key])
-    return state
+        state |= unstacked(key, {name: shapes[name] for name in members}, np.array(values, dtype=np.float32))
+    return {key: values.reshape(shapes[key]) for key, values in state.items()}
+
+
+QKV = ".qkv_proj.weight"
+
+
+def stacked(shapes: dict, family: Family) -> dict[str, list[str]]:
+    """The tensors of transformers by the name under which a file has them: their own, or that of several together."""
+    groups: dict[str, list[str]] = {}
+    for key in shapes:
+        name = re.sub(r"\.\d+\.weight$", ".weight", key) if key.startswith(family.stacks or "-") else key
+        name = re.sub(r"\.[qkv]_proj\.weight$", QKV, name) if family.fuses_qkv else name
+        groups.setdefault(name, []).append(key)
+    return groups
+
+
+def joined(key: str, parts: list[np.ndarray]) -> np.ndarray:
+    """Tensors that a file has under one name: projections one after the other, or equal matrices along a new axis."""
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if key.endswith(QKV) else np.stack(parts)
+
+
+def unstacked(key: str, shapes: dict[str, tuple[int, ...]], values: np.ndarray) -> dict[str, torch.Tensor]:
+    """The tensors of transformers that a file has under one name."""
+    if list(shapes) == [key]:
+        parts = [values]
+    elif key.endswith(QKV):
+        parts = np.split(values, np.cumsum([shape[0] for shape in shapes.values()])[:-1])
+    else:
+        parts = list(values)
+    return {name: torch.from_numpy(np.ascontiguousarray(part)) for name, part in zip(shapes, parts, strict=True)}
 
 
 def rule_of(key: str, family: Family, config, names) -> parts.Parts:

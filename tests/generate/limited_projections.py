@@ -48,10 +48,20 @@ DBRX = Family(
     write_heads=write_dbrx_keys, writes_lengths=True, rules=dbrx_rules,
 )  # fmt: skip
 
+
+
+def dbrx_sizes(width: int, layers: int) -> dict:
+    return dict(
+        vocab_size=vocabulary.SIZE, d_model=width, n_heads=4, n_layers=layers, max_seq_len=512, layer_norm_epsilon=1e-5,
+        attn_config=dict(kv_n_heads=2, clip_qkv=1.0, rope_theta=50000.0),
+        ffn_config=dict(hidden_size=width, ffn_hidden_size=width // 2, moe_num_experts=6, moe_top_k=3),
+        rope_parameters=rope(theta=50000.0),
+    )  # fmt: skip
+
+
 CHECKPOINTS: dict[str, Checkpoint] = {
     # A limit that a third of the values exceeds.
-    "dbrx": Checkpoint(DBRX, dict(
-        vocab_size=vocabulary.SIZE, d_model=64, n_heads=4, n_layers=3, max_seq_len=512, layer_norm_epsilon=1e-5,
-        attn_config=dict(kv_n_heads=2, clip_qkv=1.0, rope_theta=50000.0),
-        ffn_config=dict(hidden_size=64, ffn_hidden_size=32, moe_num_experts=6, moe_top_k=3), rope_parameters=rope(theta=50000.0))),
+    "dbrx": Checkpoint(DBRX, dbrx_sizes(64, 3)),
+    # Small enough to be stored as a directory too.
+    "dbrx-small": Checkpoint(DBRX, dbrx_sizes(32, 2)),
 }

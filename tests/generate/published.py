@@ -60,6 +60,88 @@ def exaone(model: torch.nn.Module) -> Published:
         rope_theta=rotation["rope_theta"], rope_scaling=without(rotation, "rope_theta"))  # fmt: skip
 
 
+def grouped_projections(state: dict[str, torch.Tensor], config, layer: int) -> torch.Tensor:
+    """For each head of keys its query heads, the key and the value."""
+    groups, width = config.num_key_value_heads, config.hidden_size
+    parts = [state.pop(f"model.layers.{layer}.self_attn.{name}_proj.weight") for name in "qkv"]
+    return torch.cat([part.view(groups, -1, width) for part in parts], dim=1).reshape(-1, width)
+
+
+def internlm2(model: torch.nn.Module) -> Published:
+    """Llama's layers under other names, with queries, keys and values in one tensor."""
+    state, config = state_of(model), model.config
+    for layer in range(config.num_hidden_layers):
+        state[f"model.layers.{layer}.attention.wqkv.weight"] = grouped_projections(state, config, layer)
+    renamed = {
+        "self_attn.o_proj": "attention.wo", "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm",
+        "mlp.gate_proj": "feed_forward.w1", "mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2",
+        "embed_tokens": "tok_embeddings", "lm_head": "output",
+    }  # fmt: skip
+    values = config.to_dict()
+    rotation = dict(rope_theta=values["rope_parameters"]["rope_theta"], rope_scaling=dict(type="dynamic", factor=2.0))
+    return renamed_all(state, renamed), without(values, "rope_parameters") | rotation | dict(
+        model_type="internlm2", architectures=["InternLM2ForCausalLM"], bias=False)  # fmt: skip
+
+
+def renamed_all(state: dict[str, torch.Tensor], names: dict[str, str]) -> dict[str, torch.Tensor]:
+    weights = {}
+    for name, values in state.items():
+        for old, new in names.items():
+            name = name.replace(old, new)
+        weights[name] = values
+    return weights
+
+
+LING_NAMES = {
+    "self_attn.o_proj": "attention.dense", "self_attn.q_norm": "attention.query_layernorm",
+    "self_attn.k_norm": "attention.key_layernorm", "embed_tokens": "word_embeddings",
+    "gate.e_score_correction_bias": "gate.expert_bias",
+}  # fmt: skip
+
+
+def ling(model: torch.nn.Module, rotates_neighbours: bool, changes: Callable[[dict], dict]) -> Published:
+    """Queries, keys and values in one tensor, and a tensor for each matrix of each expert."""
+    state, config = state_of(model), model.config
+    for layer in range(config.num_hidden_layers):
+        before = f"model.layers.{layer}"
+        query, key, value = (state.pop(f"{before}.self_attn.{name}_proj.weight") for name in "qkv")
+        if rotates_neighbours:
+            query = in_halves(query, config.num_attention_heads)
+            key = in_halves(key, config.num_key_value_heads)
+        state[f"{before}.attention.query_key_value.weight"] = torch.cat([query, key, value])
+        state.pop(f"{before}.mlp.gate.moe_statics.e_score_correction_bias", None)
+        if (fused := state.pop(f"{before}.mlp.experts.gate_up_proj", None)) is not None:
+            down = state.pop(f"{before}.mlp.experts.down_proj")
+            for expert, (first, last) in enumerate(zip(fused, down)):
+                gate, up = first.chunk(2)
+                for name, matrix in dict(gate=gate, up=up, down=last).items():
+                    state[f"{before}.mlp.experts.{expert}.{name}_proj.weight"] = matrix
+    config = changes(config.to_dict()) | dict(model_type="bailing_moe", norm_head=False, norm_topk_prob=True)
+    return renamed_all(state, LING_NAMES), config
+
+
+def in_halves(values: torch.Tensor, heads: int) -> torch.Tensor:
+    """Rows whose pairs are neighbours, as pairs in the two halves of a head."""
+    return values.view(heads, -1, 2, values.shape[1]).transpose(1, 2).reshape(values.shape)
+
+
+def ling1_config(config: dict) -> dict:
+    moved = dict(num_experts="moe_num_experts", num_experts_per_tok="moe_k", num_shared_experts="moe_num_shared_experts")
+    kept = {key: value for key, value in config.items() if not key.startswith("moe_") or key == "moe_intermediate_size"}
+    return kept | {new: config[old] for new, old in moved.items()} | dict(first_k_dense_replace=0)
+
+
+def ling2_config(config: dict) -> dict:
+    moved = dict(num_experts="n_routed_experts", num_shared_experts="n_shared_experts")
+    kept = without(config, *moved.values())
+    return kept | {new: config[old] for new, old in moved.items()} | dict(score_function="sigmoid", use_qk_norm=True)
+
+
+def without_attention(model: torch.nn.Module) -> Published:
+    """Published configurations say nothing of heads and of a context."""
+    return state_of(model), without(model.config.to_dict(), "num_attention_heads", "max_position_embeddings")
+
+
 CHANGES: dict[str, Callable[[torch.nn.Module], Published]] = {
     "qwen2vl": partial(text_of_images, model_type="qwen2_5_vl"),
     "qwen3vl": partial(text_of_images, model_type="qwen3_vl"),
@@ -67,4 +149,10 @@ CHANGES: dict[str, Callable[[torch.nn.Module], Published]] = {
     "muse-glimmer": partial(text_of_images, model_type="muse_glimmer"),
     "minicpm": minicpm,
     "exaone": exaone,
+    "internlm2": internlm2,
+    "mamba": without_attention,
+    "mamba-falcon": without_attention,
+    "mamba2-groups": without_attention,
+    "bailingmoe": partial(ling, rotates_neighbours=True, changes=ling1_config),
+    "bailingmoe2": partial(ling, rotates_neighbours=False, changes=ling2_config),
 }

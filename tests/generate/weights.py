@@ -38,7 +38,7 @@ def random_tensor(name: str, shape: tuple[int, ...], gain: dict[str, float], rng
     noise = rng.standard_normal(shape)
     if re.search(r"(norm(_\d)?|\.ln_\w+)\.weight$", name):
         return (gain["norm_mean"] + 0.2 * noise).astype(np.float32)
-    if name.endswith(("router.scale", "per_expert_scale", "layer_scalar", ".D")):
+    if name.endswith(("router.scale", "per_expert_scale", "layer_scalar", "correct_output_scale", ".D")):
         return (1.0 + 0.2 * noise).astype(np.float32)
     if name.endswith("A_log"):
         # States that decay over a few to a hundred tokens.
@@ -54,6 +54,9 @@ def tensor_gain(name: str, gain: dict[str, float]) -> float:
         return gain["query_key"]
     if name.endswith((".mlp.gate.weight", "router.weight", "router.gate.weight", ".mixer.gate.weight")):
         return 2.0
+    if name.endswith("modality_router.weight"):
+        # Its input is scaled to length 1 / sqrt(fan-in).
+        return 64.0
     if name.endswith("router.proj.weight"):
         # Its input is scaled to length 1, not to mean square 1.
         return 16.0

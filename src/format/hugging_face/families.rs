@@ -172,6 +172,78 @@ const LAGUNA_REQUIRES: &[(&str, &[Literal])] =
 
 const GRANITE_HYBRID_REQUIRES: &[(&str, &[Literal])] = &[("position_embedding_type", &[Text("rope"), Text("nope")])];
 
+const BLOOM_ALIASES: &[(&str, &str)] = &[
+    ("hidden_size", "n_embed"),
+    ("num_hidden_layers", "n_layer"),
+    ("num_attention_heads", "n_head"),
+    ("max_position_embeddings", "seq_length"),
+];
+
+const MPT_ALIASES: &[(&str, &str)] = &[
+    ("hidden_size", "d_model"),
+    ("num_hidden_layers", "n_layers"),
+    ("num_attention_heads", "n_heads"),
+    ("max_position_embeddings", "max_seq_len"),
+    ("max_alibi_bias", "attn_config.alibi_bias_max"),
+    ("has_alibi", "attn_config.alibi"),
+    ("qkv_limit", "attn_config.clip_qkv"),
+    ("qk_ln", "attn_config.qk_ln"),
+    ("prefix_lm", "attn_config.prefix_lm"),
+];
+
+const MPT_REQUIRES: &[(&str, &[Literal])] = &[
+    ("has_alibi", &[Bool(true)]),
+    ("qk_ln", &[Bool(false)]),
+    ("prefix_lm", &[Bool(false)]),
+    ("no_bias", &[Bool(true)]),
+];
+
+const DBRX_ALIASES: &[(&str, &str)] = &[
+    ("hidden_size", "d_model"),
+    ("num_hidden_layers", "n_layers"),
+    ("num_attention_heads", "n_heads"),
+    ("num_key_value_heads", "attn_config.kv_n_heads"),
+    ("max_position_embeddings", "max_seq_len"),
+    ("qkv_limit", "attn_config.clip_qkv"),
+    ("rope_theta", "attn_config.rope_theta"),
+    ("intermediate_size", "ffn_config.ffn_hidden_size"),
+    ("num_experts", "ffn_config.moe_num_experts"),
+    ("num_experts_per_tok", "ffn_config.moe_top_k"),
+    ("expert_weights_order", "ffn_config.moe_normalize_expert_weights"),
+];
+
+/// Sizes of a state space under the names that models with other layers too have for them. Models without attention have no heads.
+const MAMBA_ALIASES: &[(&str, &str)] = &[
+    ("mamba_d_conv", "conv_kernel"),
+    ("mamba_d_state", "state_size"),
+    ("mamba_inner_size", "intermediate_size"),
+    ("mamba_dt_rank", "time_step_rank"),
+    ("rms_norm_eps", "layer_norm_epsilon"),
+];
+
+const MAMBA2_ALIASES: &[(&str, &str)] = &[
+    ("mamba_d_conv", "conv_kernel"),
+    ("mamba_d_state", "state_size"),
+    ("mamba_n_groups", "n_groups"),
+    ("mamba_n_heads", "num_heads"),
+    ("mamba_d_head", "head_dim"),
+    ("rms_norm_eps", "layer_norm_epsilon"),
+];
+
+/// No state limits the context of models without attention; files have this length.
+const MAMBA_DEFAULTS: &[(&str, Literal)] = &[
+    ("num_attention_heads", Number(1.0)),
+    ("max_position_embeddings", Number(1_048_576.0)),
+    ("has_mixers_only", Bool(true)),
+];
+
+const FALCON_MAMBA_DEFAULTS: &[(&str, Literal)] = &[
+    ("num_attention_heads", Number(1.0)),
+    ("max_position_embeddings", Number(1_048_576.0)),
+    ("has_mixers_only", Bool(true)),
+    ("mamba_norms", Bool(true)),
+];
+
 /// Every family.
 pub(super) const FAMILIES: &[Family] = &[
     Family { model_types: &["llama"], architecture: "llama", names: &[ROTARY], ..PLAIN },
@@ -225,6 +297,14 @@ pub(super) const FAMILIES: &[Family] = &[
         names: &[BERT],
         // Positions are counted from the number of the padding token, which is 1 in every published model.
         first_position: 2,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["gemma3n_text", "gemma3n"],
+        architecture: "gemma3n",
+        activations: GELU_TANH,
+        names: &[NORM_AFTER_MIXER, GEMMA4, GEMMA3N],
+        requires: &[("altup_correct_scale", &[Bool(true)])],
         ..PLAIN
     },
     Family {
@@ -486,6 +566,75 @@ pub(super) const FAMILIES: &[Family] = &[
         head_norms: &[("attn_q", "attn_q_norm", "qk_scale_factor"), ("attn_k", "attn_k_norm", "")],
         ..PLAIN
     },
+    Family {
+        model_types: &["bloom"],
+        architecture: "bloom",
+        names: &[NEOX],
+        aliases: BLOOM_ALIASES,
+        defaults: &[("max_position_embeddings", Number(2048.0))],
+        requires: &[("apply_residual_connection_post_layernorm", &[Bool(false)])],
+        ..PLAIN
+    },
+    Family {
+        model_types: &["mpt"],
+        architecture: "mpt",
+        names: &[MPT],
+        aliases: MPT_ALIASES,
+        defaults: &[("layer_norm_epsilon", Number(1e-5))],
+        requires: MPT_REQUIRES,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["dbrx"],
+        architecture: "dbrx",
+        names: &[DBRX],
+        aliases: DBRX_ALIASES,
+        defaults: &[("layer_norm_epsilon", Number(1e-5))],
+        requires: &[("expert_weights_order", &[Number(1.0)])],
+        ..PLAIN
+    },
+    Family { model_types: &["internlm2"], architecture: "internlm2", names: &[INTERNLM2], ..PLAIN },
+    Family {
+        model_types: &["bailing_moe"],
+        architecture: "bailingmoe",
+        names: &[LING],
+        requires: &[("norm_head", &[Bool(false)])],
+        ..PLAIN
+    },
+    Family {
+        model_types: &["bailing_moe"],
+        architecture: "bailingmoe2",
+        names: &[LING2],
+        aliases: &[("scoring_func", "score_function")],
+        requires: &[("norm_head", &[Bool(false)])],
+        flag: Some("use_qk_norm"),
+        ..PLAIN
+    },
+    Family {
+        model_types: &["mamba"],
+        architecture: "mamba",
+        names: &[MAMBA1],
+        aliases: MAMBA_ALIASES,
+        defaults: MAMBA_DEFAULTS,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["falcon_mamba"],
+        architecture: "mamba",
+        names: &[MAMBA1],
+        aliases: MAMBA_ALIASES,
+        defaults: FALCON_MAMBA_DEFAULTS,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["mamba2"],
+        architecture: "mamba2",
+        names: &[NEMOTRON_H],
+        aliases: MAMBA2_ALIASES,
+        defaults: MAMBA_DEFAULTS,
+        ..PLAIN
+    },
+    Family { model_types: &["jamba"], architecture: "jamba", names: &[JAMBA, FEED_FORWARD], ..PLAIN },
     Family { model_types: &["minicpm"], architecture: "minicpm", names: &[ROTARY], ..PLAIN },
     Family {
         model_types: &["exaone"],

@@ -46,6 +46,18 @@ pub(super) const GEMMA4: &[Rule] = &[
     ("post_per_layer_input_norm", "post_norm", &[]),
 ];
 
+/// Several residual streams, and a learnt residual.
+pub(super) const GEMMA3N: &[Rule] = &[
+    ("altup.prediction_coefs", "altup_predict_coef", &[]),
+    ("altup.correction_coefs", "altup_correct_coef", &[]),
+    ("altup.correct_output_scale", "altup_correct_scale.weight", &[]),
+    ("altup.modality_router", "altup_router", &[]),
+    ("altup.router_norm", "altup_router_norm", &[]),
+    ("laurel.linear_left", "laurel_l", &[]),
+    ("laurel.linear_right", "laurel_r", &[]),
+    ("laurel.post_laurel_norm", "laurel_post_norm", &[]),
+];
+
 /// Value heads along the rows of a tensor.
 const VALUE_ROWS: Op = Op::ValueHeads { axis: 0, after_keys: false };
 /// Queries and keys, then value heads, along the rows of a tensor.
@@ -315,6 +327,100 @@ pub(super) const NEMOTRON_H: &[Rule] = &[
 ];
 
 pub(super) const FALCON_H1: &[Rule] = &[("pre_ff_layernorm", "ffn_norm", &[])];
+
+/// Queries, keys and values one after the other, and two norms.
+pub(super) const MPT: &[Rule] = &[
+    ("norm_1", "attn_norm", &[]),
+    ("norm_2", "ffn_norm", &[]),
+    ("attn.Wqkv", "attn_qkv", &[]),
+    ("attn.out_proj", "attn_output", &[]),
+    ("ffn.up_proj", "ffn_up", &[]),
+    ("ffn.down_proj", "ffn_down", &[]),
+];
+
+/// The matrices of all experts below one another.
+pub(super) const DBRX: &[Rule] = &[
+    ("norm_attn_norm.norm_1", "attn_norm", &[]),
+    ("norm_attn_norm.norm_2", "attn_output_norm", &[]),
+    ("norm_attn_norm.attn.Wqkv", "attn_qkv", &[]),
+    ("norm_attn_norm.attn.out_proj", "attn_output", &[]),
+    ("ffn.router.layer", "ffn_gate_inp", &[]),
+    ("ffn.experts.mlp.w1", "ffn_gate_exps.weight", &[Op::Divide(Outer::Experts)]),
+    ("ffn.experts.mlp.v1", "ffn_up_exps.weight", &[Op::Divide(Outer::Experts)]),
+    ("ffn.experts.mlp.w2", "ffn_down_exps.weight", &[Op::Divide(Outer::Experts), Op::Transpose]),
+];
+
+/// The parts of a matrix with the query heads, the key and the value of each group.
+pub(super) const INTERNLM2: &[Rule] = &[
+    ("attention_norm", "attn_norm", &[]),
+    ("ffn_norm", "ffn_norm", &[]),
+    (
+        "attention.wqkv",
+        "attn_q",
+        &[Op::Ungroup { groups: Groups::Fused, first: 0, end: 1 }, Op::RotaryRows(Heads::Query)],
+    ),
+    (
+        "attention.wqkv",
+        "attn_k",
+        &[Op::Ungroup { groups: Groups::Fused, first: 1, end: 2 }, Op::RotaryRows(Heads::Key)],
+    ),
+    ("attention.wqkv", "attn_v", &[Op::Ungroup { groups: Groups::Fused, first: 2, end: 3 }]),
+    ("attention.wo", "attn_output", &[]),
+    ("feed_forward.w1", "ffn_gate", &[]),
+    ("feed_forward.w2", "ffn_down", &[]),
+    ("feed_forward.w3", "ffn_up", &[]),
+];
+
+/// The mixer of Mamba 1, in models of such layers only.
+pub(super) const MAMBA1: &[Rule] = &[
+    ("norm", "attn_norm", &[]),
+    ("mixer.in_proj", "ssm_in", &[]),
+    ("mixer.conv1d", "ssm_conv1d", &[]),
+    ("mixer.x_proj", "ssm_x", &[]),
+    ("mixer.dt_proj", "ssm_dt", &[]),
+    ("mixer.A_log", "ssm_a", &[Op::NegExp]),
+    ("mixer.D", "ssm_d", &[]),
+    ("mixer.out_proj", "ssm_out", &[]),
+];
+
+/// The same next to attention, with norms of the time step, B and C.
+pub(super) const JAMBA: &[Rule] = &[
+    ("mamba.in_proj", "ssm_in", &[]),
+    ("mamba.conv1d", "ssm_conv1d", &[]),
+    ("mamba.x_proj", "ssm_x", &[]),
+    ("mamba.dt_proj", "ssm_dt", &[]),
+    ("mamba.A_log", "ssm_a", &[Op::NegExp]),
+    ("mamba.D", "ssm_d", &[]),
+    ("mamba.out_proj", "ssm_out", &[]),
+    ("mamba.dt_layernorm", "ssm_dt_norm", &[]),
+    ("mamba.b_layernorm", "ssm_b_norm", &[]),
+    ("mamba.c_layernorm", "ssm_c_norm", &[]),
+    ("pre_ff_layernorm", "ffn_norm", &[]),
+    ("feed_forward.router", "ffn_gate_inp", &[]),
+    ("feed_forward.experts.*.gate_proj.weight", "ffn_gate_exps.weight", &[]),
+    ("feed_forward.experts.*.up_proj.weight", "ffn_up_exps.weight", &[]),
+    ("feed_forward.experts.*.down_proj.weight", "ffn_down_exps.weight", &[]),
+];
+
+/// Ling's attention.
+pub(super) const LING: &[Rule] = &[
+    ("attention.query_key_value", "attn_q", &[QUERIES, Op::RotaryRows(Heads::Query)]),
+    ("attention.query_key_value", "attn_k", &[KEYS, Op::RotaryRows(Heads::Key)]),
+    ("attention.query_key_value", "attn_v", &[VALUES]),
+    ("attention.dense", "attn_output", &[]),
+];
+
+const QUERIES: Op = Op::Ungroup { groups: Groups::InTurn, first: 0, end: 1 };
+const KEYS: Op = Op::Ungroup { groups: Groups::InTurn, first: 1, end: 2 };
+const VALUES: Op = Op::Ungroup { groups: Groups::InTurn, first: 2, end: 3 };
+
+pub(super) const LING2: &[Rule] = &[
+    ("attention.query_key_value", "attn_qkv", &[]),
+    ("attention.dense", "attn_output", &[]),
+    ("attention.query_layernorm", "attn_q_norm", &[]),
+    ("attention.key_layernorm", "attn_k_norm", &[]),
+    ("mlp.gate.expert_bias", "exp_probs_b.bias", &[]),
+];
 
 pub(super) const APERTUS: &[Rule] =
     &[("attention_layernorm", "attn_norm", &[]), ("feedforward_layernorm", "ffn_norm", &[])];

@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 use super::config::Config;
 use super::error::HuggingFaceError;
 use super::families::Family;
+use super::quantile::normal_quantile;
 use super::rules::Literal;
 use crate::format::gguf::Value;
 
@@ -58,6 +59,13 @@ const RENAMED: &[(&[&str], &str, Kind)] = &[
     (&["index_head_dim"], "attention.indexer.key_length", Size),
     (&["index_topk"], "attention.indexer.top_k", Size),
     (&["hidden_size_per_layer_input"], "embedding_length_per_layer_input", Size),
+    (&["altup_num_inputs"], "altup.num_inputs", Size),
+    (&["altup_active_idx"], "altup.active_idx", Size),
+    (&["max_alibi_bias"], "attention.max_alibi_bias", Float),
+    (&["qkv_limit"], "attention.clamp_kqv", Float),
+    (&["mamba_inner_size"], "ssm.inner_size", Size),
+    (&["mamba_dt_rank"], "ssm.time_step_rank", Size),
+    (&["mamba_norms"], "ssm.dt_b_c_rms", Bool),
     (&["linear_conv_kernel_dim", "mamba_d_conv"], "ssm.conv_kernel", Size),
     (&["linear_key_head_dim", "mamba_d_state"], "ssm.state_size", Size),
     (&["linear_num_key_heads", "mamba_n_groups"], "ssm.group_count", Size),
@@ -103,6 +111,7 @@ impl<'a> Keys<'a> {
         keys.head_sizes()?;
         keys.heads_of_layers()?;
         keys.feed_forward_length()?;
+        keys.cutoffs()?;
         keys.half_layers()?;
         keys.windows()?;
         keys.indexers()?;
@@ -299,13 +308,15 @@ impl<'a> Keys<'a> {
 
     /// The width of feed-forwards. Layers that read the keys of earlier ones may have wider ones.
     fn feed_forward_length(&mut self) -> Result<(), HuggingFaceError> {
-        let Some(length) = self.config.u32("intermediate_size")? else {
-            // GPT-2, Falcon and their successors say nothing, or null.
-            let is_usual = ["n_embd", "parallel_attn"].iter().any(|key| self.config.get(key).is_some());
-            let width = self.config.u32("hidden_size")?.filter(|_| is_usual);
-            width.into_iter().for_each(|width| self.add("feed_forward_length", width.saturating_mul(4)));
+        if let Some(widths) = self.unequal_widths()? {
+            self.add("feed_forward_length", &widths[..]);
             return Ok(());
-        };
+        }
+        if self.config.is_set("has_mixers_only") {
+            self.add("feed_forward_length", 0u32);
+            return Ok(());
+        }
+        let Some(length) = self.config.u32("intermediate_size")? else { return self.multiple_of_width() };
         let length = self.adjusted(length)?;
         let shared = self.config.u32("num_kv_shared_layers")?.unwrap_or(0) as usize;
         if shared == 0 || !self.config.bool("use_double_wide_mlp")?.unwrap_or(false) {
@@ -317,6 +328,41 @@ impl<'a> Keys<'a> {
         let width = |layer: usize| if layer < narrow { length } else { length.saturating_mul(2) };
         let widths: Vec<u32> = (0..n_layers).map(width).collect();
         self.add("feed_forward_length", &widths[..]);
+        Ok(())
+    }
+
+    /// The width of feed-forwards as a multiple of that of the model. GPT-2, Falcon, BLOOM and their successors do not say it: 4.
+    fn multiple_of_width(&mut self) -> Result<(), HuggingFaceError> {
+        let is_usual = ["n_embd", "parallel_attn", "apply_residual_connection_post_layernorm"]
+            .iter()
+            .any(|key| self.config.get(key).is_some());
+        let ratio = self.config.u32("expansion_ratio")?.or(is_usual.then_some(4));
+        if let (Some(width), Some(ratio)) = (self.config.u32("hidden_size")?, ratio) {
+            self.add("feed_forward_length", width.saturating_mul(ratio));
+        }
+        Ok(())
+    }
+
+    /// The width of the feed-forward of each layer, where the config lists different ones.
+    fn unequal_widths(&self) -> Result<Option<Vec<u32>>, HuggingFaceError> {
+        const KEY: &str = "intermediate_size";
+        let Some(list) = self.config.get(KEY).and_then(Json::as_array) else { return Ok(None) };
+        if list.iter().all(|width| *width == list[0]) {
+            return Ok(None);
+        }
+        list.iter().map(|width| self.config.as_u32(KEY, width)).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// The cutoff of the gate in each layer, from the part of its values that are below it.
+    fn cutoffs(&mut self) -> Result<(), HuggingFaceError> {
+        const KEY: &str = "activation_sparsity_pattern";
+        let Some(list) = self.config.get(KEY).and_then(Json::as_array) else { return Ok(()) };
+        let deviations = |part: &Json| match part.as_f64() {
+            Some(part) if (0.0..1.0).contains(&part) => Ok(normal_quantile(part)),
+            _ => Err(self.config.wrong(KEY, part, "parts from 0 to below 1")),
+        };
+        let cutoffs: Vec<f32> = list.iter().map(deviations).collect::<Result<_, _>>()?;
+        self.add("activation_sparsity_scale", &cutoffs[..]);
         Ok(())
     }
 
@@ -399,6 +445,11 @@ impl<'a> Keys<'a> {
             if let (Some(heads), Some(length)) = (self.config.u32(heads)?, self.config.u32(length)?) {
                 self.add("ssm.inner_size", heads.saturating_mul(length));
             }
+        }
+        if self.config.get("mamba_dt_rank").is_some() && self.config.get("mamba_inner_size").is_none() {
+            let expand = self.config.u32("mamba_expand")?.unwrap_or(2);
+            let width = u32::try_from(self.config.size("hidden_size")?).unwrap_or(u32::MAX);
+            self.add("ssm.inner_size", width.saturating_mul(expand));
         }
         if let Some(found) = self.config.str("scoring_func")? {
             let scoring = SCORINGS.iter().find(|(name, _)| *name == found);

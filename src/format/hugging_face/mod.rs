@@ -8,7 +8,7 @@
 //! - `scheme`: how the weights are quantized; `stored`: the tensors with unpacked ones under their names; `packed`, `float4`,
 //!   `nvfp4`, `float8`: how other tools pack them
 //! - [`table`]: the tensors and their bytes; `steps`, `row_order`, `transform`, `derived`: how bytes change
-//! - [`keys`], [`rope`], `half_layers`: from `config.json` to keys; `config`: its values as types
+//! - [`keys`], [`rope`], `half_layers`, `quantile`: from `config.json` to keys; `config`: its values as types
 //! - `scalars`: tensors that become keys, and keys that become tensors
 //! - `adapter`: where adapters find a module's weight
 //! - `sentence`: how embeddings are made
@@ -29,6 +29,7 @@ mod keys;
 mod names;
 mod nvfp4;
 mod packed;
+mod quantile;
 mod rope;
 mod row_order;
 mod rules;

@@ -11,12 +11,17 @@ const OUTSIDE: &[Rule] = &[
     ("embed_tokens_per_layer", "per_layer_token_embd", &[]),
     ("per_layer_model_projection", "per_layer_model_proj", &[]),
     ("per_layer_projection_norm", "per_layer_proj_norm", &[Op::Norm]),
+    ("altup_projections.*.weight", "altup_proj.weight", &[]),
+    ("altup_unembed_projections.*.weight", "altup_unembd_proj.weight", &[]),
     ("norm_f", "output_norm", &[]),
     ("final_layernorm", "output_norm", &[]),
     ("final_layer_norm", "output_norm", &[]),
     ("embedding_norm", "token_embd_norm", &[]),
     ("embeddings", "token_embd", &[]),
     ("word_embeddings", "token_embd", &[]),
+    ("word_embeddings_layernorm", "token_embd_norm", &[]),
+    ("tok_embeddings", "token_embd", &[]),
+    ("output", "output", &[]),
     ("embed_in", "token_embd", &[]),
     ("embed_out", "output", &[]),
     ("wte", "token_embd", &[]),
@@ -108,7 +113,7 @@ const PREFIXES: &[&str] = &[
 ];
 
 /// What encoders put before the number of a layer, and other models.
-const LAYERS: &[&str] = &["layers.", "encoder.layer.", "encoder.layers.", "h."];
+const LAYERS: &[&str] = &["layers.", "encoder.layer.", "encoder.layers.", "h.", "blocks."];
 
 /// Parts of a model that do not compute text, or that it is computed without: images and audio.
 const OTHER_PARTS: &[&str] = &[

@@ -89,7 +89,8 @@ impl Keys<'_> {
         }
         match all.kind() {
             "default" | "llama3" | "proportional" | "mrope" => Ok(()),
-            "dynamic" if all.f32("alpha")?.is_some() => Ok(()),
+            // It changes frequencies only beyond the context of training.
+            "dynamic" => Ok(()),
             "linear" => self.scaling("linear", all.needed("factor")?),
             "yarn" => self.yarn(&all),
             "longrope" | "su" => self.longrope(&all),

@@ -46,6 +46,8 @@ pub(super) enum Groups {
     Latent,
     /// For each head of keys, its query heads, the key and the value.
     Fused,
+    /// The query heads of all, then the keys, then the values.
+    InTurn,
     /// For each key head of the gated delta rule, a query, a key, its values and their gates.
     Delta,
 }
@@ -57,6 +59,8 @@ pub(super) enum Outer {
     QueryHeads,
     /// The groups of a state space.
     StateGroups,
+    /// The experts.
+    Experts,
     /// All of it, so the second has length 1.
     All,
 }

@@ -22,6 +22,8 @@ pub struct HeadCounts {
     pub latent: [usize; 2],
     /// Groups of a state space.
     pub state_groups: usize,
+    /// Experts.
+    pub experts: usize,
     /// The sections of the rows of a state space's input: the length and the factor of each.
     pub state_sections: [(usize, f32); 5],
 }
@@ -37,6 +39,7 @@ impl HeadCounts {
             delta_value: size("linear_value_head_dim")?,
             latent: [size("qk_nope_head_dim")?, size("v_head_dim")?],
             state_groups: size("mamba_n_groups")?,
+            experts: size("num_experts")?,
             state_sections: state_sections(config)?,
         })
     }
@@ -113,6 +116,10 @@ fn of_groups(groups: Groups, rows: usize, parts: [usize; 2], heads: &HeadCounts)
             let length = rows.checked_div(heads.key.checked_mul(queries + 2)?)?;
             ungrouped(rows, heads.key, &[queries * length, length, length], parts)
         }
+        Groups::InTurn => {
+            let length = rows.checked_div(heads.key.checked_mul(2)?.checked_add(heads.query)?)?;
+            ungrouped(rows, 1, &[heads.query * length, heads.key * length, heads.key * length], parts)
+        }
         Groups::Delta => {
             let [keys, values, key_dim] = heads.delta;
             let of_key = values.checked_div(keys)?.checked_mul(heads.delta_value)?;
@@ -127,6 +134,7 @@ fn divided(outer: Outer, shape: &[usize], heads: &HeadCounts) -> Option<Vec<usiz
     let outer = match outer {
         Outer::QueryHeads => heads.query,
         Outer::StateGroups => heads.state_groups,
+        Outer::Experts => heads.experts,
         Outer::All => *length,
     };
     let inner = length.checked_div(outer).filter(|inner| inner * outer == *length)?;

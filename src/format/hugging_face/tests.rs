@@ -292,6 +292,12 @@ fn sizes_that_families_state_differently_are_found() {
         ),
         (json!({ "model_type": "llama4_text", "intermediate_size_mlp": 24 }), "24"),
         (json!({ "model_type": "cohere2_moe", "prefix_dense_intermediate_size": 24 }), "24"),
+        (
+            json!({ "model_type": "bloom", "apply_residual_connection_post_layernorm": false, "intermediate_size": null }),
+            "32",
+        ),
+        (json!({ "model_type": "mpt", "expansion_ratio": 3, "intermediate_size": null }), "24"),
+        (json!({ "model_type": "mamba" }), "0"),
     ];
     for (changes, expected) in cases {
         assert_eq!(values(&changes, ["feed_forward_length"]), [expected], "{changes}");
@@ -320,6 +326,11 @@ fn what_families_do_not_compute_is_named() {
         ("falcon_h1", "mamba_norm_before_gate", json!(true), "false"),
         ("nemotron_h", "time_step_limit", json!([0.0, 0.1]), "0 and infinity"),
         ("olmo", "clip_qkv", json!(8.0), "false"),
+        ("gemma3n", "altup_correct_scale", json!(false), "true"),
+        ("gemma3n", "activation_sparsity_pattern", json!([1.0]), "parts from 0 to below 1"),
+        ("bailing_moe", "norm_head", json!(true), "false"),
+        ("bloom", "apply_residual_connection_post_layernorm", json!(true), "false"),
+        ("mpt", "no_bias", json!(false), "true"),
     ] {
         let mut changes = latent.clone();
         changes["model_type"] = model_type.into();
@@ -327,7 +338,7 @@ fn what_families_do_not_compute_is_named() {
         changes["mamba_rms_norm"] = true.into();
         changes[key] = value;
         let error = error_of(&with(&changes), TENSORS);
-        let named = if key.ends_with("pattern") { "layers_block_type" } else { key };
+        let named = if key == "hybrid_override_pattern" { "layers_block_type" } else { key };
         assert!(error.contains(&format!("key \"{named}\" is")) && error.contains(wanted), "{error}");
     }
 }

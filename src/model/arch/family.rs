@@ -250,8 +250,8 @@ pub struct AttentionSpec {
     pub rotation: Rotation,
     /// How queries are scaled by their position.
     pub temperature: Temperature,
-    /// The bias of ALiBi, which lowers scores by distance, unless the file has the key `attention.max_alibi_bias`; 0 for none.
-    pub max_alibi_bias: f32,
+    /// Which models have the bias of ALiBi, which lowers scores by distance.
+    pub alibi: Alibi,
     /// Where YaRN's ramp starts and ends.
     pub yarn_ramp: YarnRamp,
     /// The use of the key `rope.scaling.yarn_log_multiplier`.
@@ -274,12 +274,28 @@ impl AttentionSpec {
         unwindowed_rotary: UnwindowedRotary::AsStored,
         rotation: Rotation::EveryLayer,
         temperature: Temperature::Never,
-        max_alibi_bias: 0.0,
+        alibi: Alibi::ByKey,
         yarn_ramp: YarnRamp::WholePairs,
         yarn_multiplier: YarnMultiplier::OfScores,
         values: Values::AsProjected,
         gate: Gate::Never,
     };
+}
+
+/// Which models have the bias of ALiBi, which lowers scores by distance.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Alibi {
+    /// Those with the key `attention.max_alibi_bias`.
+    ByKey,
+    /// All. The bias is this one, unless the file has the key.
+    Always(f32),
+    /// Those with the key, and with this bias those with this number of layers: their files say it in no other way.
+    InDepth {
+        /// The number of layers.
+        layers: usize,
+        /// The bias.
+        bias: f32,
+    },
 }
 
 /// Which rows of its sequence a row sees.
@@ -323,6 +339,8 @@ pub enum Rotation {
     AllButEvery(usize),
     /// All layers, unless the key `rope.scaling.finetuned` is false; then none.
     WhereFinetuned,
+    /// All layers, unless scores fall with distance; then none.
+    WithoutAlibi,
     /// None.
     Never,
 }

@@ -6,6 +6,9 @@
 mod afmoe;
 mod apertus;
 mod arcee;
+mod baichuan;
+mod bailingmoe;
+mod bailingmoe2;
 mod bert;
 mod bloom;
 mod chatglm;
@@ -28,6 +31,7 @@ mod family;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod gemma_embedding;
 mod glm4;
@@ -65,6 +69,7 @@ mod nemotron;
 mod nemotron_h;
 mod nemotron_h_moe;
 mod nomic_bert;
+mod nomic_bert_moe;
 mod olmo;
 mod olmo2;
 mod olmoe;
@@ -88,10 +93,10 @@ mod starcoder2;
 mod step35;
 
 pub use family::{
-    AttentionScale, AttentionSpec, Direction, EmbeddingNorm, EmbeddingScale, ExpertPlacement, Family, FeedForward,
-    Gate, Generation, LogitScale, Mixer, NormKind, Norms, Output, QkNorm, QkNormKind, Recurrent, Residual, RopePairs,
-    Rotation, RoutingSpec, SharedExpert, Temperature, UnwindowedRotary, Values, WindowedRope, Windows, YarnMultiplier,
-    YarnRamp,
+    Alibi, AttentionScale, AttentionSpec, Direction, EmbeddingNorm, EmbeddingScale, ExpertPlacement, Family,
+    FeedForward, Gate, Generation, LogitScale, Mixer, NormKind, Norms, Output, QkNorm, QkNormKind, Recurrent, Residual,
+    RopePairs, Rotation, RoutingSpec, SharedExpert, Temperature, UnwindowedRotary, Values, WindowedRope, Windows,
+    YarnMultiplier, YarnRamp,
 };
 
 use super::error::ModelError;
@@ -104,6 +109,7 @@ pub const FAMILIES: &[&Family] = &[
     &qwen3::FAMILY,
     &gemma2::FAMILY,
     &gemma3::FAMILY,
+    &gemma3n::FAMILY,
     &qwen2moe::FAMILY,
     &qwen3moe::FAMILY,
     &glm4moe::FAMILY,
@@ -138,6 +144,9 @@ pub const FAMILIES: &[&Family] = &[
     &minimax_m2::FAMILY,
     &arcee::FAMILY,
     &dots1::FAMILY,
+    &bailingmoe::FAMILY,
+    &bailingmoe2::FAMILY,
+    &baichuan::FAMILY,
     &gemma::FAMILY,
     &olmo::FAMILY,
     &chatglm::FAMILY,
@@ -180,6 +189,7 @@ pub const FAMILIES: &[&Family] = &[
     &nemotron_h_moe::FAMILY,
     &bert::FAMILY,
     &nomic_bert::FAMILY,
+    &nomic_bert_moe::FAMILY,
     &gemma_embedding::FAMILY,
 ];
 
@@ -249,6 +259,24 @@ mod tests {
         let table = page.lines().skip_while(|line| !line.starts_with("| architecture ")).skip(2);
         let found: Vec<&str> = table.take_while(|line| line.starts_with('|')).collect();
         assert_eq!(found, expected, "docs/models.md must have these lines:\n{}\n", expected.join("\n"));
+    }
+
+    /// The names of Ollama's library and the architecture of each: `tests/fixtures/ollama_library.tsv`.
+    #[test]
+    fn the_page_of_models_counts_the_names_of_a_library_that_load() {
+        let library = std::fs::read_to_string(repository().join("tests/fixtures/ollama_library.tsv")).unwrap();
+        let names: Vec<(&str, &str)> = library.lines().map(|line| line.split_once('\t').unwrap()).collect();
+        let known = known();
+        let others = names.iter().filter(|(_, architecture)| !known.contains(architecture));
+        let others: Vec<String> = others.map(|(name, architecture)| format!("`{name}` (`{architecture}`)")).collect();
+        let expected = format!(
+            "{} of {} names load. The others are {}.",
+            names.len() - others.len(),
+            names.len(),
+            others.join(", ")
+        );
+        let page = std::fs::read_to_string(repository().join("docs/models.md")).unwrap();
+        assert!(page.lines().any(|line| line == expected), "docs/models.md must have this line:\n{expected}\n");
     }
 
     #[test]

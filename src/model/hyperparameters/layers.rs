@@ -39,11 +39,11 @@ impl Keys<'_> {
         let options = &family.attention;
         let windows = self.windows(options.windows, options.direction, self.layers()?)?;
         let heads = self.heads(hidden_size, options.unwindowed_rotary, &windows)?;
-        let ropes = self.ropes(options, &windows, context_tokens)?;
+        let max_alibi_bias = self.max_alibi_bias(options.alibi, windows.len())?;
+        let ropes = self.ropes(options, (&windows, max_alibi_bias.is_some()), context_tokens)?;
         let reads = self.layers_to_read(&heads, &windows)?;
         let (scale, yarn) =
             (self.optional_positive("attention.scale")?, self.yarn_score_scale(options.yarn_multiplier)?);
-        let max_alibi_bias = self.max_alibi_bias(options.max_alibi_bias)?;
         let selections = self.position_selections(family.mixer, &heads)?;
         let of_layer = |layer: usize| {
             let (heads, rope) = (heads[layer], ropes[layer]);
@@ -99,13 +99,15 @@ impl Keys<'_> {
             self.activation_limits("swiglu_clamp_exp", n_layers)?,
             self.activation_limits("swiglu_clamp_shexp", n_layers)?,
         ];
+        let cutoffs = self.cutoffs(n_layers)?;
         let of_layer = |layer: usize| {
             let form = family.feed_forward.limited(other_limits[layer]);
             let width = widths.as_ref().map(|widths| widths[layer]);
             if width == Some(0) {
                 return Ok(FeedForwardSpec::None);
             }
-            let dense = width.map(|intermediate_size| DenseSizes { intermediate_size, form });
+            let cutoff = cutoffs[layer];
+            let dense = width.map(|intermediate_size| DenseSizes { intermediate_size, form, cutoff });
             let missing = || self.missing("feed_forward_length");
             if !self.has_tensor(layer, "ffn_gate_inp.weight") {
                 return dense.map(FeedForwardSpec::Dense).ok_or_else(missing);
@@ -150,6 +152,25 @@ impl Keys<'_> {
             _ => Err(self.invalid(key, limit, "whole numbers up to 65535")),
         };
         limits[..n_layers].iter().map(checked).collect()
+    }
+
+    /// The cutoff of the gate in each layer. Layers without one have minus infinity, which no value is below.
+    fn cutoffs(&self, n_layers: usize) -> Result<Vec<Option<f32>>, ModelError> {
+        const KEY: &str = "activation_sparsity_scale";
+        let name = self.name(KEY);
+        if self.checkpoint.value(&name).is_none() {
+            return Ok(vec![None; n_layers]);
+        }
+        let deviations = self.checkpoint.floats(&name)?;
+        if deviations.len() < n_layers {
+            return Err(self.invalid(KEY, deviations.len(), format!("one number for each of {n_layers} layers")));
+        }
+        let checked = |deviations: &f32| match *deviations {
+            f32::NEG_INFINITY => Ok(None),
+            finite if finite.is_finite() => Ok(Some(finite)),
+            other => Err(self.invalid(KEY, other, "finite numbers or minus infinity")),
+        };
+        deviations[..n_layers].iter().map(checked).collect()
     }
 
     /// Whether a layer has a tensor.

@@ -3,7 +3,7 @@
 use cuelight_shaders::attention::Window;
 
 use super::keys::Keys;
-use crate::model::arch::{AttentionSpec, Rotation, Temperature, WindowedRope, YarnMultiplier, YarnRamp};
+use crate::model::arch::{Alibi, AttentionSpec, Rotation, Temperature, WindowedRope, YarnMultiplier, YarnRamp};
 use crate::model::error::ModelError;
 use crate::model::layer::{PositionScale, RopeSpec};
 use crate::model::rope::{RopeScaling, yarn_magnitude};
@@ -15,11 +15,12 @@ const FACTORS_BY_CONTEXT: [&str; 2] = ["rope_factors_long.weight", "rope_factors
 const FACTORS: &str = "rope_freqs.weight";
 
 impl Keys<'_> {
-    /// The rotation of each layer, for sequences of up to `context_tokens` tokens.
+    /// The rotation of each layer, for sequences of up to `context_tokens` tokens. Windows come with whether scores fall with
+    /// distance.
     pub(super) fn ropes(
         &self,
         attention: &AttentionSpec,
-        windows: &[Option<Window>],
+        (windows, has_alibi): (&[Option<Window>], bool),
         context_tokens: usize,
     ) -> Result<Vec<Option<RopeSpec>>, ModelError> {
         let of_all = RopeSpec {
@@ -38,11 +39,21 @@ impl Keys<'_> {
         let of_layer = |(rotates, window): (bool, &Option<Window>)| {
             rotates.then_some(if window.is_some() { of_windowed } else { of_all })
         };
-        Ok(self.rotated_layers(attention.rotation, windows)?.into_iter().zip(windows).map(of_layer).collect())
+        Ok(self
+            .rotated_layers(attention.rotation, windows, has_alibi)?
+            .into_iter()
+            .zip(windows)
+            .map(of_layer)
+            .collect())
     }
 
     /// Whether each layer rotates: as in the file's pattern where it has one, else as in the family.
-    fn rotated_layers(&self, rotation: Rotation, windows: &[Option<Window>]) -> Result<Vec<bool>, ModelError> {
+    fn rotated_layers(
+        &self,
+        rotation: Rotation,
+        windows: &[Option<Window>],
+        has_alibi: bool,
+    ) -> Result<Vec<bool>, ModelError> {
         const PATTERN: &str = "attention.rope_pattern";
         let n_layers = windows.len();
         if self.checkpoint.value(&self.name(PATTERN)).is_some() {
@@ -58,6 +69,7 @@ impl Keys<'_> {
             }
             Rotation::AllButEvery(layers) => !(layer + 1).is_multiple_of(layers),
             Rotation::WhereFinetuned => is_finetuned,
+            Rotation::WithoutAlibi => !has_alibi,
             Rotation::Never => false,
         };
         Ok((0..n_layers).map(rotates).collect())
@@ -83,9 +95,14 @@ impl Keys<'_> {
         })
     }
 
-    /// The bias of ALiBi: that of the file, else that of the family.
-    pub(super) fn max_alibi_bias(&self, of_family: f32) -> Result<Option<f32>, ModelError> {
+    /// The bias of ALiBi in a model of `n_layers` layers: that of the file, else that of the family.
+    pub(super) fn max_alibi_bias(&self, alibi: Alibi, n_layers: usize) -> Result<Option<f32>, ModelError> {
         const KEY: &str = "attention.max_alibi_bias";
+        let of_family = match alibi {
+            Alibi::Always(bias) => bias,
+            Alibi::InDepth { layers, bias } if layers == n_layers => bias,
+            Alibi::ByKey | Alibi::InDepth { .. } => 0.0,
+        };
         let bias = self.checkpoint.optional_f32(&self.name(KEY))?.unwrap_or(of_family);
         if bias == 0.0 { Ok(None) } else { self.checked_positive(KEY, bias).map(Some) }
     }

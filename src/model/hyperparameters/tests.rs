@@ -9,8 +9,8 @@ use crate::format::gguf::Gguf;
 use crate::format::gguf::write::GgufBuilder;
 use crate::model::arch::{self, QkNormKind, RopePairs};
 use crate::model::layer::{
-    AttentionLayer, ExpertSizes, FeedForwardSpec, Heads, Indexer, LatentSizes, MixerSpec, PositionScale,
-    PositionSelection, RopeSpec,
+    AttentionLayer, ExpertSizes, FeedForwardSpec, Heads, Indexer, LatentSizes, LayerSpec, MixerSpec, PositionScale,
+    PositionSelection, RopeSpec, StreamSizes,
 };
 use crate::model::rope::RopeScaling;
 
@@ -424,6 +424,35 @@ fn scores_fall_with_distance_by_the_key_else_by_the_family() {
         &[("attention.max_alibi_bias", Number(-1.0)), epsilon],
         &["max_alibi_bias\" is -1", "above 0"],
     );
+}
+
+#[test]
+fn deep_models_of_one_family_have_distances_instead_of_rotation() {
+    for (layers, bias) in [(4, None), (40, Some(8.0))] {
+        let h = read("baichuan", &[("block_count", Size(layers))]).unwrap();
+        let attention = h.attention(0);
+        assert_eq!((attention.max_alibi_bias, attention.rope.is_some()), (bias, bias.is_none()));
+    }
+}
+
+#[test]
+fn streams_and_cutoffs_are_those_of_the_keys() {
+    let deviations = |values: [f32; 4]| ("activation_sparsity_scale", Numbers(values.to_vec()));
+    let streams = |count, active| [("altup.num_inputs", Size(count)), ("altup.active_idx", Size(active))];
+    let [count, active] = streams(4, 1);
+    let h = read("gemma3n", &[count, active, deviations([1.5, 0.0, f32::NEG_INFINITY, -1.0])]).unwrap();
+    assert_eq!(h.streams, Some(StreamSizes { count: 4, active: 1 }));
+    let cutoff = |layer: &LayerSpec| match layer.feed_forward {
+        FeedForwardSpec::Dense(sizes) => sizes.cutoff,
+        _ => None,
+    };
+    assert_eq!(h.layers.iter().map(cutoff).collect::<Vec<_>>(), [Some(1.5), Some(0.0), None, Some(-1.0)]);
+    assert_eq!(read("gemma3n", &[]).unwrap().streams, None);
+    assert_refused("gemma3n", &streams(4, 4), &["altup.active_idx\" is 4", "below 4"]);
+    assert_refused("gemma3n", &streams(65, 0), &["altup.num_inputs\" is 65", "at most 64"]);
+    assert_refused("gemma3n", &[deviations([f32::NAN; 4])], &["activation_sparsity_scale", "finite"]);
+    let short = ("activation_sparsity_scale", Numbers(vec![1.0]));
+    assert_refused("gemma3n", &[short], &["activation_sparsity_scale", "4 layers"]);
 }
 
 #[test]
