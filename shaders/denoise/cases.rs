@@ -11,7 +11,7 @@ use crate::sample_token::RowSamplingParams;
 #[must_use]
 pub fn cases() -> Vec<Case> {
     [
-        (Format::Q8_0, 1, 64, 1.0),
+        (Format::Q5_0, 1, 64, 1.0),
         (Format::Q4_0, 300, 96, 0.1),
         (Format::F32, 4096, 33, 3.0),
         (Format::F16, 4099, 46, 30.0),
