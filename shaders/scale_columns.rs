@@ -16,7 +16,7 @@ pub struct ScaleColumns {
 }
 
 impl ScaleColumns {
-    /// Scales by these factors, [width].
+    /// Scales by these factors, `[width]`.
     #[must_use]
     pub fn new(factors: Arc<[f32]>) -> Self {
         ScaleColumns { factors }

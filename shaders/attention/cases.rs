@@ -243,7 +243,7 @@ fn case(sequences: &Sequences, kv_type: KvType, tolerance: f64, steps: &[Ranges]
 
 /// Prompts, then canvases after them, next to each other and to rows that are none.
 fn canvas_case(sequences: &Sequences, kv_type: KvType) -> Case {
-    let steps = vec![
+    let steps = [
         (vec![(0, 0..257), (1, 0..30)], vec![]),
         (vec![(1, 30..62)], vec![false, true, false]),
         (vec![(0, 257..513), (2, 0..20), (1, 30..62)], vec![true, true, false]),

@@ -69,7 +69,7 @@ pub(crate) struct Rows {
     pub logits: DeviceValue,
     /// [rows, [`PARAMS_WORDS`](super::PARAMS_WORDS)]
     pub params: Region,
-    /// [rows]: the tokens.
+    /// `[rows]`: the tokens.
     pub tokens: Region,
     /// At least [`scratch_bytes`].
     pub scratch: Region,
