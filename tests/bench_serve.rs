@@ -207,7 +207,8 @@ fn a_model_named_serve_is_measured_by_its_path() {
     assert!(code == Some(2) && error.contains("<MODEL>"), "{error}");
 }
 
-/// A server that answers every request with these bytes and closes the connection; `None` never answers.
+/// A server that answers every request with these bytes and closes the connection, or if the answer does not announce that, when
+/// the next request arrives on it; `None` never answers.
 async fn faulty_server(answer: impl Fn(bool) -> Option<String> + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -221,7 +222,12 @@ async fn faulty_server(answer: impl Fn(bool) -> Option<String> + Send + Sync + '
                 let length = stream.read(&mut request).await.unwrap_or(0);
                 let wants_stream = String::from_utf8_lossy(&request[..length]).contains("\"stream\":true");
                 match answer(wants_stream) {
-                    Some(answer) => drop(stream.write_all(answer.as_bytes()).await),
+                    Some(answer) => {
+                        let _ = stream.write_all(answer.as_bytes()).await;
+                        if !answer.contains("connection: close") {
+                            let _ = stream.read(&mut request).await;
+                        }
+                    }
                     None => std::future::pending().await,
                 }
             });
@@ -266,6 +272,21 @@ async fn broken_answers_are_counted_by_kind() {
     let (ran, _) = failure_of(chunk).await;
     assert_eq!((&ran.round()["succeeded"], &ran.round()["output_tokens"]), (&json!(2), &json!(2)));
     assert!(ran.stderr.contains("does not report token counts"), "{}", ran.stderr);
+}
+
+/// llama-server does so: every second request on a connection would break off.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_close_after_an_answer_break_no_request() {
+    const CHUNK: &str =
+        "data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+    let url = faulty_server(|wants_stream| {
+        let (kind, body) = if wants_stream { ("text/event-stream", CHUNK) } else { ("application/json", UNSTREAMED) };
+        Some(format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n{body}", body.len()))
+    });
+    let url = url.await;
+    let wanted = ["--model", "m", "-n", "8", "-c", "2", "--warmup", "0", "-o", "json", "--prompt-tokens", "8"];
+    let ran = bench(&[&[url.as_str()], &wanted[..]].concat()).await;
+    assert_eq!(ran.round()["succeeded"], 8, "{}", ran.stderr);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,55 +1,6 @@
 #!/bin/sh
 # Puts a newer lavapipe, Mesa's Vulkan driver for the CPU, into the given directory: one with cooperative matrices, which
-# the system's own may lack. It comes with its C library, as a system of its own; run_in_root.sh runs a program in there.
-#
-# Exits with 3, and says why, where it cannot be had or used: no Debian, no network, not root.
+# the system's own may lack. Exits with 3 where it cannot be had (see fetch_debian_root.sh).
 set -eu
-directory="$1"
-release=trixie
-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-
-skip() {
-  echo "no newer lavapipe: $1" >&2
-  exit 3
-}
-
-[ "$(id -u)" = 0 ] || skip "its own system needs root (unshare)"
-[ -e "$directory/root/complete" ] && exit 0
-for tool in apt-get dpkg unshare; do
-  command -v "$tool" > /dev/null || skip "this machine has no $tool"
-done
-[ -e "$keyring" ] || skip "this machine has no keys of Debian's archive ($keyring)"
-
-# The mirror that this machine uses.
-mirror="$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep '/debian/*$' | head -n 1)"
-[ -n "$mirror" ] || skip "apt has no mirror of Debian here"
-
-mkdir -p "$directory/apt/lists/partial" "$directory/apt/archives/partial"
-cd "$directory"
-for suite in "$release" "$release-backports"; do
-  echo "deb [signed-by=$keyring] $mirror $suite main"
-done > apt/sources.list
-: > apt/status
-
-# An apt that knows nothing of the packages installed here, and of nothing but these suites.
-apt() {
-  apt-get -qq -o Dir::Etc::sourcelist="$PWD/apt/sources.list" -o Dir::Etc::sourceparts=/dev/null \
-    -o Dir::State::lists="$PWD/apt/lists" -o Dir::State::status="$PWD/apt/status" \
-    -o Dir::Cache::archives="$PWD/apt/archives" -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= \
-    -o APT::Sandbox::User=root -o APT::Install-Recommends=false "$@"
-}
-apt update || skip "$mirror does not answer for $release-backports"
-apt install --download-only --yes --target-release "$release-backports" \
-  mesa-vulkan-drivers libvulkan1 vulkan-validationlayers || skip "$release-backports has no mesa-vulkan-drivers to download"
-
-rm -rf root
-mkdir root
-for package in apt/archives/*.deb; do
-  dpkg -x "$package" root
-done
-# What the package base-files would bring: the paths of the loader and the shell.
-for folder in bin lib lib64; do
-  [ -e "root/$folder" ] || ln -s "usr/$folder" "root/$folder"
-done
-rm -rf apt
-: > root/complete
+exec sh "$(dirname "$0")/fetch_debian_root.sh" "$1" "newer lavapipe" "trixie trixie-backports" "" \
+  mesa-vulkan-drivers libvulkan1 vulkan-validationlayers

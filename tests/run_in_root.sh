@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs a program of this checkout in another system ($CUELIGHT_TEST_ROOT, from fetch_newer_lavapipe.sh), with its libraries and
+# Runs a program of this checkout in another system ($CUELIGHT_TEST_ROOT, from fetch_debian_root.sh), with its libraries and
 # drivers: the runner of `cargo test`. Paths, working directory and exit status stay as they are, and no mount is left.
 set -eu
 checkout="$(cd "$(dirname "$0")/.." && pwd)"

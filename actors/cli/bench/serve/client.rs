@@ -110,7 +110,11 @@ impl Server {
     pub fn uncalibrated(base: Url, options: CallOptions) -> Result<Self, ServerError> {
         // A proxy would add its own latency.
         let client = reqwest::Client::builder().no_proxy().http1_only().connect_timeout(CONNECT_TIMEOUT);
-        let http = client.build().map_err(|error| unreachable_server(base.as_str(), error))?;
+        // Servers such as llama-server close a connection after a stream, which would break the next request on it. Without
+        // encryption a new connection costs little.
+        let kept = if base.scheme() == "http" { 0 } else { usize::MAX };
+        let http =
+            client.pool_max_idle_per_host(kept).build().map_err(|error| unreachable_server(base.as_str(), error))?;
         let model = options.model.clone().unwrap_or_default();
         Ok(Server { http, base, options, model, scale: Scale::GUESS, counts_tokens: false })
     }
