@@ -5,6 +5,8 @@
 #include <gpu/common.glsl>
 #include <gpu/reduce.glsl>
 
+layout(constant_id = 1) const uint EACH = 1; // values of an invocation, which are in registers
+
 layout(push_constant, scalar) uniform Push {
     Floats x;
     Floats weight;
@@ -21,16 +23,24 @@ void main() {
     uint row = gl_WorkGroupID.y;
     if (row >= count_rows(step, row_kind)) return;
     uint start = row * width + gl_WorkGroupID.x * group_width;
+    uint lane = gl_LocalInvocationID.x;
+    float values[EACH];
+    [[unroll]] for (uint e = 0; e < EACH; e++) {
+        uint i = lane + e * WORKGROUP_SIZE;
+        values[e] = 0.0;
+        if (i < group_width) values[e] = x.at[start + i];
+    }
     float sum = 0.0;
-    for (uint i = gl_LocalInvocationID.x; i < group_width; i += WORKGROUP_SIZE) sum += x.at[start + i];
+    [[unroll]] for (uint e = 0; e < EACH; e++) sum += values[e];
     float mean = workgroup_sum(sum) / float(group_width);
     float squares = 0.0;
-    for (uint i = gl_LocalInvocationID.x; i < group_width; i += WORKGROUP_SIZE) {
-        float distance = x.at[start + i] - mean;
+    [[unroll]] for (uint e = 0; e < EACH; e++) {
+        float distance = lane + e * WORKGROUP_SIZE < group_width ? values[e] - mean : 0.0;
         squares = fma(distance, distance, squares);
     }
     float scale = 1.0 / sqrt(workgroup_sum(squares) / float(group_width) + epsilon);
-    for (uint i = gl_LocalInvocationID.x; i < group_width; i += WORKGROUP_SIZE) {
-        y.at[start + i] = fma((x.at[start + i] - mean) * scale, weight.at[i], bias.at[i]);
+    [[unroll]] for (uint e = 0; e < EACH; e++) {
+        uint i = lane + e * WORKGROUP_SIZE;
+        if (i < group_width) y.at[start + i] = fma((values[e] - mean) * scale, weight.at[i], bias.at[i]);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::cases::{Case, CaseStep, Expected};
 use crate::cpu::SharedMut;
-use crate::gpu::{Dispatch, GpuArgs, Module, Push};
+use crate::gpu::{Dispatch, GpuArgs, Module, Push, word};
 use crate::lanes::{multiply_add, sum, sum_of_squares};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::per_kernel;
@@ -75,9 +75,10 @@ impl Op for LayerNorm {
             .size(width)
             .size(group)
             .float(self.epsilon);
-        // One workgroup for each group; each invocation handles one or a few of its values.
+        let size = args.workgroup_size_for(group);
         let dispatch = args.each_column(Module::LayerNorm, push, width);
-        vec![Dispatch { groups: [(width / group) as u32, dispatch.groups[1], 1], ..dispatch }]
+        let constants = vec![(0, size), (1, word(group).div_ceil(size))];
+        vec![Dispatch { constants, groups: [word(width / group), dispatch.groups[1], 1], ..dispatch }]
     }
 }
 

@@ -6,6 +6,7 @@
 #include <gpu/reduce.glsl>
 
 layout(constant_id = 1) const bool ADDS = false; // normalises the sum of two values, and stores the sum too
+layout(constant_id = 2) const uint EACH = 1;     // values of an invocation, which are in registers
 
 layout(push_constant, scalar) uniform Push {
     Floats x;
@@ -26,19 +27,19 @@ void main() {
     if (row >= count_rows(step, row_kind)) return;
     uint start = row * width + gl_WorkGroupID.x * group_width;
     uint of_weight = gl_WorkGroupID.x * group_width % weight_width;
-    float squares = 0.0;
-    for (uint i = gl_LocalInvocationID.x; i < group_width; i += WORKGROUP_SIZE) {
-        float value = x.at[start + i];
-        if (ADDS) {
-            value += added.at[start + i];
-            sum.at[start + i] = value;
-        }
-        squares = fma(value, value, squares);
+    float values[EACH];
+    [[unroll]] for (uint e = 0; e < EACH; e++) {
+        uint i = gl_LocalInvocationID.x + e * WORKGROUP_SIZE;
+        values[e] = 0.0;
+        if (i < group_width) values[e] = ADDS ? x.at[start + i] + added.at[start + i] : x.at[start + i];
     }
+    float squares = 0.0;
+    [[unroll]] for (uint e = 0; e < EACH; e++) squares = fma(values[e], values[e], squares);
     float scale = 1.0 / sqrt(workgroup_sum(squares) / float(group_width) + epsilon);
-    for (uint i = gl_LocalInvocationID.x; i < group_width; i += WORKGROUP_SIZE) {
-        // The sum was stored by this invocation.
-        float value = ADDS ? sum.at[start + i] : x.at[start + i];
-        y.at[start + i] = value * scale * weight.at[of_weight + i];
+    [[unroll]] for (uint e = 0; e < EACH; e++) {
+        uint i = gl_LocalInvocationID.x + e * WORKGROUP_SIZE;
+        if (i >= group_width) continue;
+        if (ADDS) sum.at[start + i] = values[e];
+        y.at[start + i] = values[e] * scale * weight.at[of_weight + i];
     }
 }

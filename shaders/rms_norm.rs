@@ -6,7 +6,7 @@ use crate::add::Add;
 use crate::cases::{Case, CaseStep, Expected};
 use crate::cpu::SharedMut;
 use crate::fusion::FusesWith;
-use crate::gpu::{DeviceValue, Dispatch, GpuArgs, Module, Push};
+use crate::gpu::{DeviceValue, Dispatch, GpuArgs, Module, Push, word};
 use crate::lanes::{LANES, horizontal_sum, multiply_add};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::per_kernel;
@@ -98,10 +98,10 @@ impl RmsNorm {
             .size(group)
             .size(self.weight.len())
             .float(self.epsilon);
-        // One workgroup for each group; each invocation handles one or a few of its values.
-        let mut dispatch = args.each_column(Module::RmsNorm, push, width);
-        dispatch.constants.push((1, u32::from(sum.is_some())));
-        Dispatch { groups: [(width / group) as u32, dispatch.groups[1], 1], ..dispatch }
+        let size = args.workgroup_size_for(group);
+        let dispatch = args.each_column(Module::RmsNorm, push, width);
+        let constants = vec![(0, size), (1, u32::from(sum.is_some())), (2, word(group).div_ceil(size))];
+        Dispatch { constants, groups: [word(width / group), dispatch.groups[1], 1], ..dispatch }
     }
 }
 

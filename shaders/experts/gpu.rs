@@ -37,7 +37,7 @@
 use super::{ExpertActivation, ExpertMatrix, Experts, RouteWeighting};
 use crate::gpu::weight::{RUN_COLUMNS, WeightConstants, WeightLayout};
 use crate::gpu::{DeviceLimits, DeviceWeight, Dispatch, GpuArgs, Module, Push, Region, word};
-use crate::matmul::gpu::{Tile, mat_vec_lanes};
+use crate::matmul::gpu::{MatVec, Tile};
 use crate::op::Op;
 
 /// The most routes of a chunk: a dispatch has one row of workgroups for each block, and every device allows 65535.
@@ -47,7 +47,7 @@ const MAX_ROUTES: usize = 16384;
 const MAX_VALUES_BYTES: usize = 128 << 20;
 
 /// Routes of a block of `mat_vec.comp`.
-const ROUTES_TOGETHER: usize = 4;
+const ROUTES_TOGETHER: usize = MatVec::SURE_ROWS;
 
 /// The largest average number of routes per expert for which `mat_vec.comp` is used.
 const FEW_ROUTES: usize = 8;
@@ -298,13 +298,12 @@ impl<'a> Chunk<'a> {
     }
 
     fn product(&self, product: &Product<'_>) -> Dispatch {
-        const OUTPUTS: usize = 4;
         let [DeviceMatrix { matrix, .. }, second] = product.matrices;
         let matrices = if product.gate_activation == GateActivation::Fused { 2 } else { 1 };
         let blocks = self.method.most_blocks(self.rows * self.experts.top_k, self.experts.n_experts());
         let mat_vec = |rows: usize| {
-            let lanes = mat_vec_lanes(self.args.device, matrix.columns());
-            (Module::ExpertsMatVec, vec![(0, lanes), (1, rows), (2, OUTPUTS)], OUTPUTS)
+            let shape = MatVec::new(self.args.device, matrix.columns(), rows);
+            (Module::ExpertsMatVec, shape.constants().to_vec(), shape.outputs_of_group())
         };
         let (module, shape, outputs) = match self.method {
             Method::Direct => mat_vec(1),

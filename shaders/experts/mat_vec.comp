@@ -11,7 +11,7 @@
 #include "blocks.glsl"
 #include "product.glsl"
 
-// Outputs of each matrix in a workgroup.
+// Outputs of each matrix in a team.
 const uint OWN_OUTPUTS = OUTPUTS / MATRICES;
 
 uint first_output;
@@ -54,15 +54,16 @@ bool find_routes() {
 }
 
 void main() {
-    first_output = spread_group() * OWN_OUTPUTS;
-    if (first_output >= EXPERT_OUTPUTS || !find_routes()) return;
+    uint group_output = spread_group() * TEAMS * OWN_OUTPUTS;
+    first_output = group_output + team * OWN_OUTPUTS;
+    if (group_output >= EXPERT_OUTPUTS || !find_routes()) return;
     form_results(RUNS);
-    for (uint i = gl_LocalInvocationID.x; i < ROWS * OWN_OUTPUTS; i += WORKGROUP_SIZE) {
+    for (uint i = lane; i < ROWS * OWN_OUTPUTS; i += LANES) {
         uint r = i / OWN_OUTPUTS;
         uint o = i % OWN_OUTPUTS;
         if (r >= n_routes || first_output + o >= EXPERT_OUTPUTS) continue;
-        float second_result = sums[r * OUTPUTS + o + OUTPUTS - OWN_OUTPUTS][0];
+        float second_result = result_of(r * OUTPUTS + o + OUTPUTS - OWN_OUTPUTS);
         uint route = ROWS == 1 ? own_routes[0] : Words(find_block(blocks, gl_WorkGroupID.y, ROWS)).at[4 + r];
-        store_result(slot, route, first_output + o, sums[r * OUTPUTS + o][0], second_result);
+        store_result(slot, route, first_output + o, result_of(r * OUTPUTS + o), second_result);
     }
 }

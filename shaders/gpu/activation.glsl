@@ -3,12 +3,19 @@
 
 #include <gpu/softplus.glsl>
 
+// e^x by explicit operations, which no compiler merges with those that compute x.
+float power_of_e(float x) {
+    precise float exponent = x * 1.442695;
+    precise float power = exp2(exponent);
+    return power;
+}
+
 float activate(uint variant, float gate, float up) {
     if (variant == 4) return gate * up;
     if (variant == 5) return softplus(gate) * up;
     if ((variant & 255u) == 6) {
         float limit = float(variant >> 8);
-        precise float limited = min(gate / (1.0 + exp(-gate)), limit) * clamp(up, -limit, limit);
+        precise float limited = min(gate / (1.0 + power_of_e(-gate)), limit) * clamp(up, -limit, limit);
         return limited;
     }
     precise float z = gate;
@@ -20,7 +27,7 @@ float activate(uint variant, float gate, float up) {
     }
     if (variant == 3) gate = 1.0;
     // `precise` keeps the compiler from merging this with other code: the bits are the same in every shader.
-    precise float activated = gate / (1.0 + exp(-z)) * up;
+    precise float activated = gate / (1.0 + power_of_e(-z)) * up;
     return activated;
 }
 

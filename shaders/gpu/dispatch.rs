@@ -119,6 +119,14 @@ impl GpuArgs<'_> {
         self.device.subgroup_size.max(USUAL).min(self.device.max_workgroup_size)
     }
 
+    /// The size of a workgroup that handles `values` values by itself: four each, if the device allows that many invocations.
+    /// A single workgroup does not hide the latency of memory by other work, so all its values are loaded at once.
+    #[must_use]
+    pub fn workgroup_size_for(&self, values: usize) -> u32 {
+        let wanted = word(values).div_ceil(4).next_power_of_two();
+        wanted.max(self.device.subgroup_size).min(1 << self.device.max_workgroup_size.ilog2())
+    }
+
     /// A dispatch with one invocation for each of `columns` elements of each row.
     #[must_use]
     pub fn each_column(&self, module: Module, push: Push, columns: usize) -> Dispatch {

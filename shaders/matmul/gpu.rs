@@ -351,14 +351,13 @@ impl Product<'_> {
     }
 
     fn mat_vec(&self, args: &GpuArgs<'_>) -> Dispatch {
-        // The outputs of a workgroup belong to one head.
-        let outputs = if (self.weight.rows / self.heads).is_multiple_of(4) || self.heads == 1 { 4 } else { 1 };
-        let rows = args.rows.most().next_power_of_two().min(MAX_ROWS_TOGETHER);
-        let lanes = mat_vec_lanes(args.device, self.weight.columns);
         let weights = if self.gated.is_some() { 2 } else { 1 };
-        let groups = args.spread(self.weight.rows, outputs / weights, args.rows.most().div_ceil(rows));
+        let shape = MatVec::new(args.device, self.weight.columns, args.rows.most());
+        let shape = if self.heads == 1 { shape } else { shape.in_heads_of(self.weight.rows / self.heads) };
+        let groups = args.spread(self.weight.rows, shape.outputs_of_group() / weights, args.rows.most().div_ceil(shape.rows));
         let activation = self.gated.as_ref().map_or(0, |gated| gated.activation.variant() as usize);
-        let constants = [(0, lanes), (1, rows), (2, outputs), (16, self.heads), (17, weights - 1), (18, activation)];
+        let own = [(16, self.heads), (17, weights - 1), (18, activation)];
+        let constants: Vec<_> = shape.constants().into_iter().chain(own).collect();
         self.dispatch_of(args, Module::MatmulMatVec, self.input.region, &constants, groups)
     }
 
@@ -434,12 +433,89 @@ impl Product<'_> {
     }
 }
 
-/// Invocations of `mat_vec.glsl` that share a result: one subgroup, or more if a row has many runs.
-pub(crate) fn mat_vec_lanes(device: &DeviceLimits, columns: usize) -> usize {
-    const MOST: usize = 128;
-    const RUNS_EACH: usize = 2;
-    let wanted = columns.div_ceil(RUN_COLUMNS * RUNS_EACH).next_power_of_two().min(MOST);
-    wanted.max(device.subgroup_size as usize).min(device.max_workgroup_size as usize)
+/// How `mat_vec.glsl` divides the results of a product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MatVec {
+    /// Invocations of a team, which share the columns of a result.
+    lanes: usize,
+    /// Teams of a workgroup.
+    teams: usize,
+    /// Rows of a workgroup.
+    pub rows: usize,
+    /// Outputs of a team.
+    outputs: usize,
+    /// Runs of a row of x that are in shared memory at a time.
+    chunk_runs: usize,
+}
+
+impl MatVec {
+    /// Rows that a workgroup can have on every device.
+    pub const SURE_ROWS: usize = 4;
+    /// Quads of a run in shared memory: eight, and one of padding.
+    const RUN_QUADS: usize = RUN_COLUMNS / 4 + 1;
+    const QUAD_BYTES: usize = 4 * size_of::<f32>();
+
+    /// The division for rows of `columns` columns. The lanes of a team depend on nothing else, because they decide the
+    /// order of the sums.
+    pub fn new(device: &DeviceLimits, columns: usize, rows: usize) -> MatVec {
+        const INVOCATIONS: usize = 128;
+        let runs = columns.div_ceil(RUN_COLUMNS);
+        let lanes = runs.next_power_of_two().min(Self::most_lanes(device));
+        let teams = INVOCATIONS.min(device.max_workgroup_size as usize) / lanes;
+        let fits = |rows: &usize| {
+            let shape = MatVec { lanes, teams, rows: *rows, outputs: Self::outputs_for(*rows), chunk_runs: lanes };
+            shape.shared_quads() * Self::QUAD_BYTES <= device.shared_memory_bytes as usize
+        };
+        let most = rows.next_power_of_two().min(MAX_ROWS_TOGETHER);
+        let rows = std::iter::successors(Some(most), |rows| Some(rows / 2)).take(most.ilog2() as usize + 1).find(fits);
+        let rows = rows.unwrap_or(1);
+        // More would leave room for fewer workgroups in a compute unit.
+        const USUAL_BYTES: usize = 18 << 10;
+        let runs_that_fit = USUAL_BYTES.min(device.shared_memory_bytes as usize) / (rows * Self::RUN_QUADS * Self::QUAD_BYTES);
+        let chunk_runs = (runs_that_fit / lanes * lanes).clamp(lanes, runs.next_multiple_of(lanes));
+        MatVec { lanes, teams, rows, outputs: Self::outputs_for(rows), chunk_runs }
+    }
+
+    /// The most lanes for which the inputs of [`MatVec::SURE_ROWS`] rows fit into shared memory.
+    fn most_lanes(device: &DeviceLimits) -> usize {
+        let bytes_of = |lanes: usize| Self::SURE_ROWS * lanes * Self::RUN_QUADS * Self::QUAD_BYTES;
+        if bytes_of(32) <= device.shared_memory_bytes as usize { 32 } else { 16 }
+    }
+
+    /// Outputs whose unpacked weights and sums fit into the registers of an invocation.
+    fn outputs_for(rows: usize) -> usize {
+        if rows <= 2 { 4 } else { 2 }
+    }
+
+    /// The same with as many outputs in a workgroup as divide the `outputs` outputs of a head.
+    fn in_heads_of(self, outputs: usize) -> MatVec {
+        let fewer = [self, MatVec { teams: 1, ..self }];
+        let fits = fewer.into_iter().find(|shape| outputs.is_multiple_of(shape.outputs_of_group()));
+        fits.unwrap_or(MatVec { teams: 1, outputs: 1, ..self })
+    }
+
+    /// Outputs of a workgroup.
+    pub fn outputs_of_group(self) -> usize {
+        self.teams * self.outputs
+    }
+
+    /// Quads of shared memory: for the inputs of a chunk, and later for the sums of all invocations.
+    fn shared_quads(self) -> usize {
+        let sums = self.rows * self.outputs * self.lanes * self.teams;
+        (self.rows * self.chunk_runs * Self::RUN_QUADS).max(sums.div_ceil(4))
+    }
+
+    /// The specialization constants of `mat_vec.glsl`.
+    pub fn constants(self) -> [(u32, usize); 6] {
+        [
+            (0, self.lanes * self.teams),
+            (1, self.rows),
+            (2, self.outputs),
+            (4, self.lanes),
+            (5, self.chunk_runs),
+            (6, self.shared_quads()),
+        ]
+    }
 }
 
 #[cfg(test)]

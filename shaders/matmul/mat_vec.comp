@@ -15,8 +15,10 @@ layout(constant_id = 16) const uint HEADS = 1;         // of x; the outputs are 
 layout(constant_id = 17) const bool GATED = false;     // two weights (gate, up) with the same shape and format
 layout(constant_id = 18) const uint ACTIVATION = 0;
 
-// Outputs of each weight in a workgroup.
+// Outputs of each weight in a team.
 const uint OWN_OUTPUTS = GATED ? OUTPUTS / 2 : OUTPUTS;
+
+uint group_output = spread_group() * TEAMS * OWN_OUTPUTS;
 
 uint first_output;
 uint first_row;
@@ -28,7 +30,7 @@ bool has_row(uint r) {
 }
 
 vec4 input_quad(uint r, uint column) {
-    uint head = HEADS == 1 ? 0 : first_output / (outputs / HEADS);
+    uint head = HEADS == 1 ? 0 : group_output / (outputs / HEADS);
     return load_input(x, columns, min(first_row + r, rows - 1) * HEADS + head, column);
 }
 
@@ -39,19 +41,19 @@ Run weight_run(uint o, uint index) {
 }
 
 void main() {
-    first_output = spread_group() * OWN_OUTPUTS;
+    first_output = group_output + team * OWN_OUTPUTS;
     first_row = gl_WorkGroupID.y * ROWS;
     rows = count_rows(step, row_kind);
-    if (first_row >= rows || first_output >= outputs) return;
+    if (first_row >= rows || group_output >= outputs) return;
     form_results((columns + 31) / 32);
-    for (uint i = gl_LocalInvocationID.x; i < ROWS * OWN_OUTPUTS; i += WORKGROUP_SIZE) {
+    for (uint i = lane; i < ROWS * OWN_OUTPUTS; i += LANES) {
         uint row = first_row + i / OWN_OUTPUTS;
         uint output_row = first_output + i % OWN_OUTPUTS;
         if (row >= rows || output_row >= outputs) continue;
         uint index = i / OWN_OUTPUTS * OUTPUTS + i % OWN_OUTPUTS;
-        float result = biased(sums[index][0], output_row);
+        float result = biased(result_of(index), output_row);
         if (GATED) {
-            float up = sums[index + OUTPUTS - OWN_OUTPUTS][0];
+            float up = result_of(index + OUTPUTS - OWN_OUTPUTS);
             if (HAS_SECOND_BIAS) up += second_bias.at[output_row];
             result = activate(ACTIVATION, result, up);
         }
