@@ -27,10 +27,15 @@ vec4 input_quad(uint r, uint column) {
     return load_routed(own_routes[r], column);
 }
 
-Run weight_run(uint o, uint index) {
+Matrix matrix_of(uint o) {
+    if (o < OWN_OUTPUTS) return matrix;
+    return second;
+}
+
+uint64_t run_of(uint o, uint index) {
     uint output_row = first_output + o % OWN_OUTPUTS;
-    if (o < OWN_OUTPUTS) return load_weight(slot, output_row, index);
-    return load_second(slot, output_row, index);
+    uint row = o < OWN_OUTPUTS ? tensor_row(slot, output_row) : second_row(slot, output_row);
+    return uint64_t(row) * RUNS + index;
 }
 
 // Finds the routes of this workgroup; returns `false` if it has none.

@@ -501,8 +501,8 @@ impl MatVec {
 
     /// Quads of shared memory: for the inputs of a chunk, and later for the sums of all invocations.
     fn shared_quads(self) -> usize {
-        let sums = self.rows * self.outputs * self.lanes * self.teams;
-        (self.rows * self.chunk_runs * Self::RUN_QUADS).max(sums.div_ceil(4))
+        let sums = (self.rows * self.outputs).div_ceil(4) * self.lanes * self.teams;
+        (self.rows * self.chunk_runs * Self::RUN_QUADS).max(sums)
     }
 
     /// The specialization constants of `mat_vec.glsl`.

@@ -34,10 +34,13 @@ vec4 input_quad(uint r, uint column) {
     return load_input(x, columns, min(first_row + r, rows - 1) * HEADS + head, column);
 }
 
-Run weight_run(uint o, uint index) {
-    uint64_t run = uint64_t(min(first_output + o % OWN_OUTPUTS, outputs - 1)) * ((columns + 31) / 32) + index;
-    if (GATED && o >= OWN_OUTPUTS) return load_run(second, run);
-    return load_run(weight, run);
+Matrix matrix_of(uint o) {
+    if (GATED && o >= OWN_OUTPUTS) return second;
+    return weight;
+}
+
+uint64_t run_of(uint o, uint index) {
+    return uint64_t(min(first_output + o % OWN_OUTPUTS, outputs - 1)) * ((columns + 31) / 32) + index;
 }
 
 void main() {

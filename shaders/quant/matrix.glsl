@@ -144,47 +144,64 @@ vec4 float8_values(uint word) {
     return vec4(even.x, odd.x, even.y, odd.y);
 }
 
-// A plane of p bits has p words for a run. Quad q is in word q mod p, starting at bit q / p * p of each byte.
-void load_codes(Matrix matrix, uint64_t index, inout Run run) {
+// The codes of a run as they are stored, and what is subtracted from each.
+struct Codes {
     uint low[8];
+    uint high[2];
+    int offset;
+};
+
+// A plane of p bits has p words for a run. Quad q is in word q mod p, starting at bit q / p * p of each byte.
+Codes load_stored_codes(Matrix matrix, uint64_t index) {
+    Codes codes;
     if (LOW_BITS == 1) {
-        low[0] = Words(matrix.low + index * 4).at[0];
+        codes.low[0] = Words(matrix.low + index * 4).at[0];
     } else if (LOW_BITS == 2) {
         uvec2 words = WordPairs(matrix.low + index * 8).at[0];
-        low[0] = words.x;
-        low[1] = words.y;
+        codes.low[0] = words.x;
+        codes.low[1] = words.y;
     } else {
         WordQuads source = WordQuads(matrix.low + index * (4 * LOW_BITS));
         [[unroll]] for (uint i = 0; i < LOW_BITS / 4; i++) {
             uvec4 words = source.at[i];
-            low[4 * i] = words.x;
-            low[4 * i + 1] = words.y;
-            low[4 * i + 2] = words.z;
-            low[4 * i + 3] = words.w;
+            codes.low[4 * i] = words.x;
+            codes.low[4 * i + 1] = words.y;
+            codes.low[4 * i + 2] = words.z;
+            codes.low[4 * i + 3] = words.w;
         }
     }
-    uint high[2];
     if (HIGH_BITS == 1) {
-        high[0] = Words(matrix.high + index * 4).at[0];
+        codes.high[0] = Words(matrix.high + index * 4).at[0];
     } else if (HIGH_BITS == 2) {
         uvec2 words = WordPairs(matrix.high + index * 8).at[0];
-        high[0] = words.x;
-        high[1] = words.y;
+        codes.high[0] = words.x;
+        codes.high[1] = words.y;
     }
-    float offset = float(OFFSET);
-    if (ZERO_POINTS) offset += signed_byte(entry(matrix.scales, index, SCALE_BITS), 0);
+    codes.offset = int(OFFSET);
+    if (ZERO_POINTS) codes.offset += bitfieldExtract(int(entry(matrix.scales, index, SCALE_BITS)), 0, 8);
+    return codes;
+}
+
+// Four codes, a byte each.
+uint code_quad(Codes codes, uint q) {
     const uint low_mask = (LOW_BITS == 8 ? 0xffu : (1u << LOW_BITS) - 1u) * 0x01010101u;
     const uint high_mask = ((1u << HIGH_BITS) - 1u) * 0x01010101u;
+    uint quad = codes.low[q % LOW_BITS] >> (q / LOW_BITS * LOW_BITS) & low_mask;
+    if (HIGH_BITS > 0) {
+        const uint planes = max(HIGH_BITS, 1u);
+        quad |= (codes.high[q % planes] >> (q / planes * planes) & high_mask) << LOW_BITS;
+    }
+    return quad;
+}
+
+void load_codes(Matrix matrix, uint64_t index, inout Run run) {
+    Codes codes = load_stored_codes(matrix, index);
     [[unroll]] for (uint q = 0; q < QUADS; q++) {
-        uint codes = low[q % LOW_BITS] >> (q / LOW_BITS * LOW_BITS) & low_mask;
-        if (HIGH_BITS > 0) {
-            const uint planes = max(HIGH_BITS, 1u);
-            codes |= (high[q % planes] >> (q / planes * planes) & high_mask) << LOW_BITS;
-        }
+        uint quad = code_quad(codes, q);
         if (FLOAT8_VALUES) {
-            run.codes[q] = float8_values(codes);
+            run.codes[q] = float8_values(quad);
         } else {
-            run.codes[q] = CODEBOOK ? look_up(codes) : bytes_to_floats(codes) - offset;
+            run.codes[q] = CODEBOOK ? look_up(quad) : bytes_to_floats(quad) - float(codes.offset);
         }
     }
 }

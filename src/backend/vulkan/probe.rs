@@ -227,7 +227,10 @@ impl Required<'_> {
                 .timeline_semaphore(true)
                 .scalar_block_layout(true)
                 .host_query_reset(true),
-            v13: vk::PhysicalDeviceVulkan13Features::default().synchronization2(true).maintenance4(true),
+            v13: vk::PhysicalDeviceVulkan13Features::default()
+                .synchronization2(true)
+                .maintenance4(true)
+                .shader_integer_dot_product(true),
         }
     }
 }
@@ -255,6 +258,7 @@ fn missing_features(instance: &Instance, raw: vk::PhysicalDevice, api_version: (
         (v12.host_query_reset, "hostQueryReset"),
         (v13.synchronization2, "synchronization2"),
         (v13.maintenance4, "maintenance4"),
+        (v13.shader_integer_dot_product, "shaderIntegerDotProduct"),
     ];
     bits.iter().filter(|(bit, _)| *bit == vk::FALSE).map(|(_, name)| (*name).to_owned()).collect()
 }

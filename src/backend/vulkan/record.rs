@@ -9,6 +9,11 @@ use super::buffer::{Buffer, BufferSlice};
 use super::device::Device;
 use super::error::VulkanError;
 
+/// The stages of all commands that are recorded. As a constant expression: `|` of flags is none.
+const WORK: vk::PipelineStageFlags2 = vk::PipelineStageFlags2::from_raw(
+    vk::PipelineStageFlags2::COMPUTE_SHADER.as_raw() | vk::PipelineStageFlags2::TRANSFER.as_raw(),
+);
+
 /// The command buffers of one thread. They are freed when the pool is dropped.
 pub(super) struct CommandPool {
     raw: vk::CommandPool,
@@ -120,19 +125,24 @@ impl<'a> Recorder<'a> {
 
     /// Ends recording. All writes become visible to the host and to later submissions.
     pub fn end(mut self) -> Result<vk::CommandBuffer, VulkanError> {
-        self.barrier();
+        self.barrier_before(WORK | vk::PipelineStageFlags2::HOST);
         // SAFETY: recording.
         unsafe { self.device.raw.end_command_buffer(self.raw) }.map_err(VulkanError::of("vkEndCommandBuffer"))?;
         Ok(self.raw)
     }
 
     fn barrier(&mut self) {
-        let work = vk::PipelineStageFlags2::COMPUTE_SHADER | vk::PipelineStageFlags2::TRANSFER;
+        self.barrier_before(WORK);
+    }
+
+    /// Makes all writes visible to later commands in these stages. Only the last barrier names the host, because a device may
+    /// have to write its caches back for it.
+    fn barrier_before(&mut self, stages: vk::PipelineStageFlags2) {
         let all = vk::AccessFlags2::MEMORY_READ | vk::AccessFlags2::MEMORY_WRITE;
         let barriers = [vk::MemoryBarrier2::default()
-            .src_stage_mask(work)
+            .src_stage_mask(WORK)
             .src_access_mask(vk::AccessFlags2::MEMORY_WRITE)
-            .dst_stage_mask(work | vk::PipelineStageFlags2::HOST)
+            .dst_stage_mask(stages)
             .dst_access_mask(all)];
         let dependency = vk::DependencyInfo::default().memory_barriers(&barriers);
         // SAFETY: recording.
