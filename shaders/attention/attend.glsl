@@ -24,6 +24,9 @@ layout(push_constant, scalar) uniform Push {
 
 // Four values of a query, with 0 after its end.
 vec4 load_query(uint row_and_head, uint quad) {
+    if (KEY_DIM % 4 == 0) {
+        return quad * 4 < KEY_DIM ? FloatQuads(uint64_t(query) + uint64_t(row_and_head) * (KEY_DIM * 4)).at[quad] : vec4(0.0);
+    }
     vec4 x = vec4(0.0);
     [[unroll]] for (uint c = 0; c < 4; c++) {
         if (quad * 4 + c < KEY_DIM) x[c] = query.at[row_and_head * KEY_DIM + quad * 4 + c];
@@ -31,13 +34,18 @@ vec4 load_query(uint row_and_head, uint quad) {
     return x;
 }
 
-// The score of a head of a row at `position` for the key at `of_key`. A head after the last one gets any score.
-float score_of(vec4 sums, uint head, uint position, uint of_key) {
-    float sum = scale * ((sums.x + sums.y) + (sums.z + sums.w));
-    float score = cap > 0.0 ? softcap(sum, cap) : sum;
+// A score of a head of a row at `position` for the key at `of_key`, less what its slope takes for their distance. A head after
+// the last one gets any score.
+float with_slope(float score, uint head, uint position, uint of_key) {
     if (slopes == 0) return score;
     float distance = float(max(position, of_key) - min(position, of_key));
     return fma(-Floats(slopes).at[min(head, n_heads - 1)], distance, score);
+}
+
+// The same score from sums of products.
+float score_of(vec4 sums, uint head, uint position, uint of_key) {
+    float sum = scale * ((sums.x + sums.y) + (sums.z + sums.w));
+    return with_slope(cap > 0.0 ? softcap(sum, cap) : sum, head, position, of_key);
 }
 
 // Writes four values of a head of a row: the result over its whole context, or with SPLIT the partial result of a piece,

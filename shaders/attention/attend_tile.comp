@@ -21,7 +21,8 @@ layout(constant_id = 3) const uint LANES = 64;       // of a workgroup of `atten
 #include <attention/attend.glsl>
 
 const uint QUERIES = WORKGROUP_SIZE / 4;             // of a tile, row after row
-const uint ROWS = QUERIES / HEADS;
+
+#include <attention/query_tile.glsl>
 
 // Scores are computed for SPAN_TOKENS positions at a time, from STAGE_QUADS quads of keys and queries in shared memory.
 // Each invocation computes scores, and later values, for 4 queries; its column distinguishes the 16 invocations of the
@@ -40,51 +41,9 @@ shared vec4 stage[(QUERIES + SPAN_TOKENS) * STAGE_STRIDE]; // queries, then keys
 shared Softmax softmaxes[QUERIES];                   // at the end
 shared vec2 factors[QUERIES];                        // of `merge`
 
-// The work of the workgroup.
-uint first_row;
-uint rows;
-uint first_position;
-uint kv_head;
-uint first_head;
-uint heads;
-uint table_start;
-
 // The work of the invocation.
 uint column = gl_LocalInvocationID.x % COLUMNS;
 uint first_query = gl_LocalInvocationID.x / COLUMNS * 4;
-
-// Finds the rows of a tile, if it has any. The tiles of a run of rows of one sequence start at (its first row) / ROWS +
-// (its index), which leaves enough indices for the tiles of all earlier runs. With ALONE, runs of one row have no tile.
-bool find_rows(uint tile) {
-    uint run = 0;
-    uint end = step.runs;
-    while (end - run > 1) {
-        uint middle = (run + end) / 2;
-        if (step.run_starts.at[middle] / ROWS + middle <= tile) run = middle; else end = middle;
-    }
-    uint start = step.run_starts.at[run];
-    end = run_end(step, run);
-    first_row = start + (tile - (start / ROWS + run)) * ROWS;
-    if (first_row >= end || ALONE && end == start + 1) return false;
-    rows = min(ROWS, end - first_row);
-    return true;
-}
-
-bool is_query(uint query) {
-    return query / HEADS < rows && query % HEADS < heads;
-}
-
-uint row_of(uint query) {
-    return first_row + query / HEADS;
-}
-
-uint position_of(uint query) {
-    return first_position + query / HEADS;
-}
-
-uint head_of(uint query) {
-    return first_head + query % HEADS;
-}
 
 void load_stage(uint span, uint first, uint end, uint first_quad) {
     for (uint i = gl_LocalInvocationID.x; i < QUERIES * STAGE_QUADS; i += WORKGROUP_SIZE) {
@@ -213,14 +172,7 @@ void gather(uint start, uint first, uint end, uint quad, out vec4 sums[4]) {
 }
 
 void main() {
-    uint tiles = (n_heads / n_kv_heads + HEADS - 1) / HEADS;
-    kv_head = gl_WorkGroupID.x / tiles;
-    first_head = kv_head * (n_heads / n_kv_heads) + gl_WorkGroupID.x % tiles * HEADS;
-    heads = min(HEADS, (kv_head + 1) * (n_heads / n_kv_heads) - first_head);
-    if (step.runs == 0 || !find_rows(gl_WorkGroupID.y)) return;
-    first_position = step.positions.at[first_row];
-    uint first_seen = seen_by(step, first_row, window, chunk).x;
-    uint end_seen = seen_by(step, first_row + rows - 1, window, chunk).y;
+    if (!find_tile(gl_WorkGroupID.y)) return;
     uint first_piece = first_seen / PIECE_TOKENS;
     uint last_piece = (end_seen - 1) / PIECE_TOKENS;
     if (SPLIT) {
@@ -228,7 +180,6 @@ void main() {
         first_piece = gl_WorkGroupID.z;
         last_piece = gl_WorkGroupID.z;
     }
-    table_start = step.table_starts.at[step.sequences.at[first_row]];
 
     vec4 gathered[OWN_QUADS][4];
     [[unroll]] for (uint i = 0; i < OWN_QUADS; i++) [[unroll]] for (uint q = 0; q < 4; q++) gathered[i][q] = vec4(0.0);

@@ -21,6 +21,11 @@ uint64_t scale_address(uint64_t record, uint stride, uint slot, uint group) {
     return record + BLOCK_TOKENS * stride + (slot * (stride / 32) + group) * 2;
 }
 
+vec4 values_of_codes(int codes) {
+    return vec4(bitfieldExtract(codes, 0, 8), bitfieldExtract(codes, 8, 8), bitfieldExtract(codes, 16, 8),
+                bitfieldExtract(codes, 24, 8));
+}
+
 // Four values of the head at a position of its block.
 vec4 load_cached(uint64_t record, uint stride, uint slot, uint quad) {
     uint index = slot * (stride / 4) + quad;
@@ -31,8 +36,34 @@ vec4 load_cached(uint64_t record, uint stride, uint slot, uint quad) {
     }
     int codes = int(Words(record).at[index]);
     float scale = float(Halves(scale_address(record, stride, slot, quad / 8)).at[0]);
-    return scale * vec4(bitfieldExtract(codes, 0, 8), bitfieldExtract(codes, 8, 8), bitfieldExtract(codes, 16, 8),
-                        bitfieldExtract(codes, 24, 8));
+    return scale * values_of_codes(codes);
+}
+
+// Eight values of a head at a position as they are stored, so that they can be loaded long before they are used: the second
+// half only for float32. In 8 bits, codes and then their scale.
+struct Octet {
+    uvec4 first;
+    uvec4 second;
+};
+
+Octet load_octet(uint64_t record, uint stride, uint slot, uint octet) {
+    uint index = slot * (stride / 8) + octet;
+    if (KV_TYPE == 0) return Octet(WordQuads(record).at[2 * index], WordQuads(record).at[2 * index + 1]);
+    if (KV_TYPE == 1) return Octet(WordQuads(record).at[index], uvec4(0));
+    uvec2 codes = WordPairs(record).at[index];
+    float scale = float(Halves(scale_address(record, stride, slot, octet / 4)).at[0]);
+    return Octet(uvec4(codes, floatBitsToUint(scale), 0), uvec4(0));
+}
+
+// The values of an octet: the first four, or the last.
+vec4 octet_values(Octet octet, uint half_index) {
+    if (KV_TYPE == 0) return uintBitsToFloat(half_index == 0 ? octet.first : octet.second);
+    if (KV_TYPE == 1) {
+        uvec2 words = half_index == 0 ? octet.first.xy : octet.first.zw;
+        return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
+    }
+    int codes = int(half_index == 0 ? octet.first.x : octet.first.y);
+    return uintBitsToFloat(octet.first.z) * values_of_codes(codes);
 }
 
 // The address of the record of a KV head that holds a position of a sequence.

@@ -4,6 +4,8 @@
 //!   fused.
 //! - `attend.comp` is for few rows of a sequence: one workgroup for each row and at most 8 heads.
 //! - `attend_tile.comp` is for more rows, or for many heads of one KV head: one workgroup for up to 32 queries.
+//! - `attend_matrices.comp` takes its place where the device multiplies float16 matrices: one workgroup for up to 64
+//!   queries.
 //! - `merge.comp` merges the pieces of a context if each had its own workgroup.
 //!
 //! # Memory traffic of a tile
@@ -13,6 +15,14 @@
 //! bytes. For values it does 16 multiply-adds for a read of 8 bytes of the cache. The scores of a whole piece are in
 //! shared memory, 32 KiB for 32 queries, so that the softmax has the same bits as in `attend.comp`. With the staged
 //! keys and queries that is 46.5 KiB. Devices with 32 KiB of shared memory use tiles of 16 queries (27.8 KiB).
+//!
+//! # Matrices
+//!
+//! Queries and weights are rounded to float16, so steps that must be deterministic and caches in float32 use the other
+//! kernels. So do heads of more than 256 values, whose sums would not fit into registers. Each subgroup has the queries
+//! of one matrix, and keeps them and its sums in registers. Each span of keys and values is staged once for all
+//! subgroups; a value that a matrix reads from shared memory is multiplied as often as a subgroup has queries. With 4
+//! subgroups, spans of 64 positions and heads of 128 values a workgroup has 35 KiB of shared memory.
 
 use super::{Attention, PIECE_TOKENS, Window};
 use crate::fusion::FusesWith;
@@ -21,12 +31,75 @@ use crate::kv::{KvShape, KvType, values_together};
 use crate::op::Op;
 use crate::rope::Rope;
 
-/// Queries that share the keys and values that are read (`attention/attend_tile.comp`): heads of one KV head in
-/// consecutive rows of one sequence.
+/// Queries that share the keys and values that are read: heads of one KV head in consecutive rows of one sequence
+/// (`attention/query_tile.glsl`).
 struct QueryTile {
     queries: usize,
     heads: usize,
     rows: usize,
+    /// How they are multiplied in `attention/attend_matrices.comp`; `None`: they are not.
+    matrices: Option<Matrices>,
+}
+
+/// The matrices of a tile.
+#[derive(Clone, Copy)]
+struct Matrices {
+    /// M, N and K.
+    shape: [u32; 3],
+    subgroups: usize,
+    /// Positions whose keys or values are in shared memory at once.
+    span_tokens: usize,
+}
+
+impl Matrices {
+    /// The numbers of subgroups and positions of tiles, the largest first.
+    const SIZES: [(usize, usize); 5] = [(4, 64), (4, 32), (2, 64), (2, 32), (1, 32)];
+
+    /// The longest keys and values.
+    const MOST_DIM: usize = 256;
+
+    /// The tiles that fit the device, the largest first.
+    fn fitting<'a>(attention: &'a Attention, device: &'a DeviceLimits) -> impl Iterator<Item = QueryTile> + 'a {
+        let tile = |shape: [u32; 3]| {
+            let all = Self::SIZES.into_iter();
+            all.map(move |(subgroups, span_tokens)| Matrices { shape, subgroups, span_tokens })
+                .filter(|matrices| matrices.fits(attention.kv, device))
+                .map(|matrices| QueryTile::new(attention, matrices.queries(), Some(matrices)))
+        };
+        device.cooperative_matrix.into_iter().flat_map(tile)
+    }
+
+    fn queries(self) -> usize {
+        self.subgroups * self.shape[0] as usize
+    }
+
+    fn fits(self, kv: KvShape, device: &DeviceLimits) -> bool {
+        let [m, n, _] = self.shape;
+        // The invocations of a query have at least 16 scores of a span each, and matrices start at 16 bytes.
+        let parts = (device.subgroup_size / m) as usize;
+        let shape_fits = parts > 0 && device.subgroup_size.is_multiple_of(m) && n >= 8;
+        shape_fits
+            && self.span_tokens.is_multiple_of(16 * parts)
+            && kv.key_dim.max(kv.value_dim) <= Self::MOST_DIM
+            && self.workgroup_size(device) <= device.max_workgroup_size
+            && self.shared_bytes(kv, device) <= device.shared_memory_bytes as usize
+    }
+
+    fn workgroup_size(self, device: &DeviceLimits) -> u32 {
+        self.subgroups as u32 * device.subgroup_size
+    }
+
+    /// Bytes of the staged keys or values and of the scores, with 16 bytes of padding after each row, or at first of the
+    /// queries; and of a value for each invocation, a softmax for each query and a number for each subgroup.
+    fn shared_bytes(self, kv: KvShape, device: &DeviceLimits) -> usize {
+        const PADDING: usize = 16;
+        let key_bytes = 2 * kv.key_dim.next_multiple_of(32);
+        let staged_bytes = key_bytes.max(2 * kv.value_dim.next_multiple_of(16)) + PADDING;
+        let in_loop = self.span_tokens * staged_bytes + self.queries() * (4 * self.span_tokens + PADDING);
+        let at_first = self.queries() * (key_bytes + PADDING);
+        let others = 4 * self.workgroup_size(device) as usize + 8 * self.queries() + 4 * self.subgroups;
+        in_loop.max(at_first) + others
+    }
 }
 
 impl QueryTile {
@@ -34,16 +107,33 @@ impl QueryTile {
     const SPAN_TOKENS: usize = 64;
     const STAGE_QUADS: usize = 8;
 
-    /// The larger of the two tiles that fits the device. A tile has 4 invocations for each query.
+    fn new(attention: &Attention, queries: usize, matrices: Option<Matrices>) -> QueryTile {
+        let group = attention.group();
+        let heads = group.div_ceil(group.div_ceil(queries));
+        QueryTile { queries, heads, rows: queries / heads, matrices }
+    }
+
+    /// The fastest tile for `rows_of_sequence` rows of each sequence, if any is worthwhile.
+    fn choose(
+        attention: &Attention,
+        args: &GpuArgs<'_>,
+        rows_of_sequence: usize,
+        heads_of_row: usize,
+    ) -> Option<QueryTile> {
+        let is_worthwhile = |tile: &QueryTile| tile.is_worthwhile(rows_of_sequence, heads_of_row);
+        let rounds = !args.deterministic && args.kv.kv_type != KvType::F32;
+        let with_matrices = Matrices::fitting(attention, args.device).filter(|_| rounds).find(is_worthwhile);
+        with_matrices.or_else(|| QueryTile::fitting(attention, args.device).filter(is_worthwhile))
+    }
+
+    /// The larger of the two tiles in float32 that fits the device. A tile has 4 invocations for each query.
     fn fitting(attention: &Attention, device: &DeviceLimits) -> Option<QueryTile> {
         let fits = |queries: &usize| {
             Self::workgroup_size(*queries) <= device.max_workgroup_size
                 && Self::shared_bytes(*queries) <= device.shared_memory_bytes as usize
         };
         let queries = [32, 16].into_iter().find(fits)?;
-        let group = attention.group();
-        let heads = group.div_ceil(group.div_ceil(queries));
-        Some(QueryTile { queries, heads, rows: queries / heads })
+        Some(QueryTile::new(attention, queries, None))
     }
 
     fn workgroup_size(queries: usize) -> u32 {
@@ -296,14 +386,13 @@ impl<'a> Run<'a> {
         let (args, rows) = (self.args, self.args.rows.most());
         let divide = |rows| Division::new(self.attention, args.device, rows, args.context_tokens);
         let division = divide(rows);
-        let is_worthwhile = |tile: &QueryTile, rows_of_sequence| tile.is_worthwhile(rows_of_sequence, division.heads);
         // Rows that see different positions share no keys.
         let selects = self.attention.selects(args.context_tokens).is_some();
-        let tile = QueryTile::fitting(self.attention, args.device).filter(|_| !selects);
-        let Some(tile) = tile.filter(|tile| is_worthwhile(tile, rows / args.sequences)) else {
+        let choose = |rows| QueryTile::choose(self.attention, args, rows, division.heads);
+        let Some(tile) = choose(rows / args.sequences).filter(|_| !selects) else {
             return self.rows(&division, Rows::All(rows)).collect();
         };
-        if division.split || args.sequences == 1 || is_worthwhile(&tile, 1) {
+        if division.split || args.sequences == 1 || tile.is_worthwhile(1, division.heads) {
             let merged = self.merge(&division, Rows::All(rows));
             return [self.tiles(&tile, &division, false)].into_iter().chain(merged).collect();
         }
@@ -325,10 +414,22 @@ impl<'a> Run<'a> {
 
     /// The dispatch that computes rows in tiles: all rows, or all except those alone in their sequence.
     fn tiles(&self, tile: &QueryTile, division: &Division, except_alone: bool) -> Dispatch {
-        let size = QueryTile::workgroup_size(tile.queries);
-        let constants = vec![(0, size), (1, tile.heads as u32), (3, self.lanes()), (4, u32::from(except_alone))];
+        let mut constants = vec![(1, tile.heads as u32), (4, u32::from(except_alone))];
+        let module = match tile.matrices {
+            None => {
+                constants.extend([(0, QueryTile::workgroup_size(tile.queries)), (3, self.lanes())]);
+                Module::AttentionAttendTile
+            }
+            Some(matrices) => {
+                let device = self.args.device;
+                constants.extend([(0, matrices.workgroup_size(device)), (3, device.subgroup_size)]);
+                constants.extend((6..).zip(matrices.shape));
+                constants.push((9, matrices.span_tokens as u32));
+                Module::AttentionAttendMatrices
+            }
+        };
         let count = tile.most(self.args.rows.most(), self.args.sequences);
-        self.dispatch(Module::AttentionAttendTile, division, constants, [tile.head_tiles(self.attention), count])
+        self.dispatch(module, division, constants, [tile.head_tiles(self.attention), count])
     }
 
     /// Invocations of a workgroup of `attend.comp`.
@@ -366,6 +467,9 @@ impl<'a> Run<'a> {
             .float(attention.softcap.unwrap_or(0.0));
         constants.extend([(2, u32::from(division.split)), later_constant(attention)]);
         constants.extend(head_constants(attention.kv, args.kv.kv_type));
+        // The validation layer (1.4.309) looks up the matrix shapes by index and not by id. The ids of
+        // `attend_matrices.comp` up to these have no gaps, so after sorting the index of each is its id.
+        constants.sort_unstable();
         Dispatch {
             module,
             constants,
@@ -463,7 +567,7 @@ mod tests {
         fn every_row_is_in_exactly_one_tile_for_any_runs_of_rows(
             runs in prop::collection::vec(1usize..70, 1..20), rows in 1usize..33,
         ) {
-            let tile = QueryTile { queries: 32, heads: 1, rows };
+            let tile = QueryTile { queries: 32, heads: 1, rows, matrices: None };
             let starts: Vec<usize> = runs.iter().scan(0, |next, run| { *next += run; Some(*next - run) }).collect();
             let all: usize = runs.iter().sum();
             let mut times = vec![0; all];

@@ -8,6 +8,7 @@
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
+#include <gpu/half_range.glsl>
 #include <gpu/reduce.glsl>
 #include "halves.glsl"
 #include "input.glsl"
@@ -19,12 +20,6 @@ layout(push_constant, scalar) uniform Push {
     uint row_kind;
     uint columns;
 };
-
-// The biased exponent of the power of two. It is clamped so that the power and its inverse are normal numbers.
-uint exponent_of(float largest) {
-    uint exponent = floatBitsToUint(largest) >> 23 & 255u;
-    return clamp(exponent, 15u, 254u) - 14u;
-}
 
 void main() {
     uint row = gl_WorkGroupID.y;
@@ -38,14 +33,13 @@ void main() {
         largest = max(largest, max(max(quad.x, quad.y), max(quad.z, quad.w)));
     }
     uint exponent = exponent_of(workgroup_max(largest));
-    float inverse = uintBitsToFloat((254u - exponent) << 23);
+    float inverse = inverse_power_of(exponent);
 
     uint64_t record = row_of_halves(halves, row, runs);
     for (uint octet = lane; octet < 4 * runs; octet += WORKGROUP_SIZE) {
         vec4 first = inverse * load_input(x, columns, row, 8 * octet);
         vec4 second = inverse * load_input(x, columns, row, 8 * octet + 4);
-        WordQuads(record).at[octet] = uvec4(packHalf2x16(first.xy), packHalf2x16(first.zw),
-                                            packHalf2x16(second.xy), packHalf2x16(second.zw));
+        WordQuads(record).at[octet] = pack_halves(first, second);
     }
-    if (lane == 0) Floats(record + runs * RUN_BYTES).at[0] = uintBitsToFloat(exponent << 23);
+    if (lane == 0) Floats(record + runs * RUN_BYTES).at[0] = power_of(exponent);
 }

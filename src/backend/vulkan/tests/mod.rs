@@ -2,6 +2,7 @@
 //! Vulkan implementation for the CPU.
 //!
 //! - `one_op`: runs one op through the same memory, recorder and pipelines as a model
+//! - `attention`: attention to caches and queries of other values
 //! - `cases`: the table of cases that the CPU tests also run
 //! - `sampling`: tokens sampled on the device, compared with the host's
 //! - `experts`: experts in steps of many sizes
@@ -14,6 +15,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod attention;
 mod cases;
 mod experts;
 mod fused;
