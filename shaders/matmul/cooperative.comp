@@ -17,6 +17,7 @@
 #include <gpu/common.glsl>
 #include <quant/matrix.glsl>
 #include "halves.glsl"
+#include "weight_halves.glsl"
 #include "product.glsl"
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
@@ -50,24 +51,14 @@ struct Next {
     uvec4 weights[WEIGHTS_EACH * RUN_OCTETS];
 };
 
-// Converts eight weights. Float32, bfloat16 and numbers with a float32 scale have a wider range than float16, but the
-// weights of models do not use it.
-uvec4 to_halves(vec4 first, vec4 second) {
-    if (BITS == 32 || BFLOAT || FLOAT8_VALUES) {
-        first = clamp(first, -65504.0, 65504.0);
-        second = clamp(second, -65504.0, 65504.0);
-    }
-    return uvec4(packHalf2x16(first.xy), packHalf2x16(first.zw), packHalf2x16(second.xy), packHalf2x16(second.zw));
-}
-
 // Indices past the last row or output repeat it; their results are not stored. Runs past the last are zeros.
 void load_next(uvec2 first, uint rows, uint first_run, uint runs, out Next next) {
     uint lane = gl_LocalInvocationID.x;
     [[unroll]] for (uint e = 0; e < INPUTS_EACH; e++) {
         uint i = lane + e * WORKGROUP_SIZE;
         uint row = min(first.x + i / (RUNS * RUN_OCTETS), rows - 1);
-        uint octet = first_run * RUN_OCTETS + i % (RUNS * RUN_OCTETS);
-        next.inputs[e] = octet < runs * RUN_OCTETS ? WordQuads(row_of_halves(x, row, runs)).at[octet] : uvec4(0);
+        uint run = first_run + i / RUN_OCTETS % RUNS;
+        next.inputs[e] = run < runs ? WordQuads(run_of_halves(x, row, run, runs)).at[i % RUN_OCTETS] : uvec4(0);
     }
     [[unroll]] for (uint e = 0; e < WEIGHTS_EACH; e++) {
         uint i = lane + e * WORKGROUP_SIZE;
@@ -76,7 +67,7 @@ void load_next(uvec2 first, uint rows, uint first_run, uint runs, out Next next)
         if (run_index < runs) {
             Run run = load_run(weight, uint64_t(output_row) * runs + run_index);
             [[unroll]] for (uint q = 0; q < RUN_OCTETS; q++) {
-                next.weights[e * RUN_OCTETS + q] = to_halves(values(run, 2 * q), values(run, 2 * q + 1));
+                next.weights[e * RUN_OCTETS + q] = octet_of_halves(run, q);
             }
         } else {
             [[unroll]] for (uint q = 0; q < RUN_OCTETS; q++) next.weights[e * RUN_OCTETS + q] = uvec4(0);
@@ -145,7 +136,7 @@ void main() {
             uint row = first.x + down + i / MATRICES_ACROSS * M + e / N;
             uint output_row = first.y + across + i % MATRICES_ACROSS * N + e % N;
             if (row >= rows || output_row >= outputs) continue;
-            float divisor = Floats(row_of_halves(x, row, runs) + runs * RUN_BYTES).at[0];
+            float divisor = divisor_of_halves(x, row, runs).at[0];
             float result = uintBitsToFloat(staged[result_start + e / 4][e % 4]) * divisor;
             store_result(row, output_row, biased(result, output_row));
         }

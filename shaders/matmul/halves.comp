@@ -40,12 +40,11 @@ void main() {
     uint exponent = exponent_of(workgroup_max(largest));
     float inverse = uintBitsToFloat((254u - exponent) << 23);
 
-    uint64_t record = row_of_halves(halves, row, runs);
     for (uint octet = lane; octet < 4 * runs; octet += WORKGROUP_SIZE) {
         vec4 first = inverse * load_input(x, columns, row, 8 * octet);
         vec4 second = inverse * load_input(x, columns, row, 8 * octet + 4);
-        WordQuads(record).at[octet] = uvec4(packHalf2x16(first.xy), packHalf2x16(first.zw),
-                                            packHalf2x16(second.xy), packHalf2x16(second.zw));
+        uvec4 packed = uvec4(packHalf2x16(first.xy), packHalf2x16(first.zw), packHalf2x16(second.xy), packHalf2x16(second.zw));
+        WordQuads(run_of_halves(halves, row, octet / 4, runs)).at[octet % 4] = packed;
     }
-    if (lane == 0) Floats(record + runs * RUN_BYTES).at[0] = uintBitsToFloat(exponent << 23);
+    if (lane == 0) divisor_of_halves(halves, row, runs).at[0] = uintBitsToFloat(exponent << 23);
 }
