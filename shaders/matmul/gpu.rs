@@ -36,13 +36,14 @@
 //! | | 64 x 64 | 128 | 18 KiB | 32 | 10.7 |
 //! | | 32 x 32 | 64 | 9 KiB | 16 | 8 |
 //! | | 16 x 64 | 64 | 11 KiB | 12.8 | 8 |
-//! | float16 | 128 x 128 | 8 subgroups | 36 KiB, or 20 | 64 | 171, in matrices of 16 x 16 |
+//! | float16 | 128 x 128 | 8 subgroups | 40 KiB, or 20 | 64 | 171, in matrices of 16 x 16 |
 //! | | 64 x 64 | 4 subgroups | 18 KiB | 32 | 128 |
 //! | | 32 x 32 | 2 subgroups | 17 KiB | 16 | 85 |
 //! | | 16 x 64 | 4 subgroups | 11 KiB | 12.8 | 64 |
 //!
 //! Float32 tiles load 32 columns at a time. Float16 tiles load 64 columns, the 32 x 32 tile 128, and the largest tile
-//! 32 if the device has less than 36 KiB. Every tile fits into 48 KiB, which can be the limit even of a large GPU.
+//! 32, which it loads into two buffers in turn if the device has 40 KiB: subgroups that decode weights for one buffer
+//! run next to others that multiply from the other. Every tile fits into 48 KiB, which can be the limit even of a large GPU.
 //! Shared memory delivers 128 bytes per cycle and core, which is enough for 1365 multiply-adds per cycle with the first
 //! float16 tile; the peak of a core of an H100 or H200 is 2048.
 
@@ -75,12 +76,14 @@ pub(crate) struct Tile {
     /// The part that one invocation (`tile.glsl`) or one subgroup (`cooperative.comp`) computes.
     part_rows: usize,
     part_outputs: usize,
-    /// Runs of columns in shared memory at a time.
+    /// Runs of columns in a buffer in shared memory.
     runs: usize,
+    /// Such buffers: one, or another one that is filled while the first is read.
+    buffers: usize,
 }
 
 const fn tile(rows: usize, outputs: usize, part_rows: usize, part_outputs: usize, runs: usize) -> Tile {
-    Tile { rows, outputs, part_rows, part_outputs, runs }
+    Tile { rows, outputs, part_rows, part_outputs, runs, buffers: 1 }
 }
 
 /// The tiles of `tile.glsl`, the largest first.
@@ -95,7 +98,7 @@ const TILES: [Tile; 5] = [
 /// The tiles of `cooperative.comp`, the largest first. Their parts are whole matrices of every shape that
 /// [`cooperative_shape_fits`] accepts.
 const COOPERATIVE_TILES: [Tile; 5] = [
-    tile(128, 128, 64, 32, 2),
+    Tile { buffers: 2, ..tile(128, 128, 64, 32, 1) },
     tile(128, 128, 64, 32, 1),
     tile(64, 64, 32, 32, 2),
     tile(32, 32, 32, 16, 4),
@@ -123,7 +126,7 @@ impl Tile {
 
     /// Bytes of shared memory, with values of `value_bytes` bytes: rows of whole runs, each padded with 16 bytes.
     fn shared_bytes(self, value_bytes: usize) -> usize {
-        (self.rows + self.outputs) * (self.runs * RUN_COLUMNS * value_bytes + 16)
+        self.buffers * (self.rows + self.outputs) * (self.runs * RUN_COLUMNS * value_bytes + 16)
     }
 
     /// The tile for `products` products that run concurrently. See the module documentation.
@@ -473,7 +476,8 @@ impl Product<'_> {
         let weights = if self.gated.is_some() { 2 } else { 1 };
         let shape = MatVec::new(args.device, self.weight.columns, args.rows.most());
         let shape = if self.heads == 1 { shape } else { shape.in_heads_of(self.weight.rows / self.heads) };
-        let groups = args.spread(self.weight.rows, shape.outputs_of_group() / weights, args.rows.most().div_ceil(shape.rows));
+        let groups =
+            args.spread(self.weight.rows, shape.outputs_of_group() / weights, args.rows.most().div_ceil(shape.rows));
         let own = [(16, self.heads), (17, weights - 1), (18, self.activation())];
         let constants: Vec<_> = shape.constants().into_iter().chain(own).collect();
         self.dispatch_of(args, Module::MatmulMatVec, self.input.region, &constants, groups)
@@ -519,6 +523,7 @@ impl Product<'_> {
             (7, n as usize),
             (8, k as usize),
             (9, tile.runs),
+            (17, tile.buffers),
         ];
         let groups = self.tiles(args, tile);
         self.dispatch_of(args, Module::MatmulCooperative, input_as_halves(args), &constants, groups)
@@ -612,7 +617,8 @@ impl MatVec {
         let rows = rows.unwrap_or(1);
         // More would leave room for fewer workgroups in a compute unit.
         const USUAL_BYTES: usize = 18 << 10;
-        let runs_that_fit = USUAL_BYTES.min(device.shared_memory_bytes as usize) / (rows * Self::RUN_QUADS * Self::QUAD_BYTES);
+        let runs_that_fit =
+            USUAL_BYTES.min(device.shared_memory_bytes as usize) / (rows * Self::RUN_QUADS * Self::QUAD_BYTES);
         let chunk_runs = (runs_that_fit / lanes * lanes).clamp(lanes, runs.next_multiple_of(lanes));
         MatVec { lanes, teams, rows, outputs: Self::outputs_for(rows), chunk_runs }
     }
@@ -771,8 +777,8 @@ mod tests {
         }
         for tile in COOPERATIVE_TILES {
             assert!(tile.part_rows.is_multiple_of(16) && tile.part_outputs.is_multiple_of(16), "{tile:?}");
-            // Each subgroup stores its results through a matrix of 16 x 16 floats in shared memory.
-            assert!(tile.parts() * 16 * 16 * 4 <= tile.shared_bytes(2), "{tile:?}");
+            // Each subgroup stores its results through 16 rows of floats in shared memory.
+            assert!(tile.rows / tile.part_rows * tile.outputs * 16 * 4 <= tile.shared_bytes(2), "{tile:?}");
         }
     }
 
