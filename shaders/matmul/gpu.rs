@@ -2,7 +2,8 @@
 //!
 //! - few rows, or any number of rows with `deterministic`: `mat_vec.comp`
 //! - more rows in float32: `tile.comp`
-//! - more rows on a device that multiplies float16 matrices: `halves.comp` once, then `cooperative.comp`
+//! - more rows on a device that multiplies float16 matrices: `halves.comp` once, then `few_rows.comp` up to 64 rows and
+//!   `cooperative.comp` from there on
 //! - one weight per head: `mat_vec.comp` or `tile.comp`, where each workgroup computes outputs of one head
 //!
 //! # The number of rows
@@ -11,6 +12,15 @@
 //! cache for 4 multiply-adds. Up to 8 rows it unpacks each weight once, and a tile would be half empty. From 9 rows on
 //! `mat_vec.comp` unpacks each weight at least twice, and a tile once. Steps are recorded for powers of two of rows, so
 //! 9 rows cost as much as 16.
+//!
+//! # Some tens of rows
+//!
+//! Up to 64 rows the time is that of reading the weights, if enough of them are on their way at any time. So in
+//! `few_rows.comp` every subgroup has a range of columns and 32 outputs of its own, and loads the next runs of its
+//! weights while it multiplies. A compute unit needs about [`SUBGROUPS_OF_UNIT`] such subgroups. There are as many
+//! ranges of columns as give that number, up to 16 in a workgroup. A tile has all rows, so that each weight is decoded
+//! once; it has 64 outputs, where that leaves enough tiles, so that subgroups share the rows that they read. A gated
+//! product has 32 outputs of both weights in a tile and applies the activation.
 //!
 //! # The tile
 //!
@@ -26,13 +36,14 @@
 //! | | 64 x 64 | 128 | 18 KiB | 32 | 10.7 |
 //! | | 32 x 32 | 64 | 9 KiB | 16 | 8 |
 //! | | 16 x 64 | 64 | 11 KiB | 12.8 | 8 |
-//! | float16 | 128 x 128 | 8 subgroups | 36 KiB, or 20 | 64 | 171, in matrices of 16 x 16 |
+//! | float16 | 128 x 128 | 8 subgroups | 40 KiB, or 20 | 64 | 171, in matrices of 16 x 16 |
 //! | | 64 x 64 | 4 subgroups | 18 KiB | 32 | 128 |
 //! | | 32 x 32 | 2 subgroups | 17 KiB | 16 | 85 |
 //! | | 16 x 64 | 4 subgroups | 11 KiB | 12.8 | 64 |
 //!
 //! Float32 tiles load 32 columns at a time. Float16 tiles load 64 columns, the 32 x 32 tile 128, and the largest tile
-//! 32 if the device has less than 36 KiB. Every tile fits into 48 KiB, which can be the limit even of a large GPU.
+//! 32, which it loads into two buffers in turn if the device has 40 KiB: subgroups that decode weights for one buffer
+//! run next to others that multiply from the other. Every tile fits into 48 KiB, which can be the limit even of a large GPU.
 //! Shared memory delivers 128 bytes per cycle and core, which is enough for 1365 multiply-adds per cycle with the first
 //! float16 tile; the peak of a core of an H100 or H200 is 2048.
 
@@ -48,8 +59,17 @@ use crate::weight::Weight;
 /// The most rows that share unpacked weights in `mat_vec.comp`.
 const MAX_ROWS_TOGETHER: usize = 8;
 
-/// Bytes of a run in float16, and of the record after a row of runs (`halves.glsl`).
-const RUN_BYTES: usize = 2 * RUN_COLUMNS;
+/// The most rows for which `mat_vec.comp` is faster than a mostly empty tile of `few_rows.comp`.
+const MAX_ROWS_BEFORE_MATRICES: usize = 4;
+
+/// The most rows of a tile of `few_rows.comp`, and of a product that uses it.
+const MOST_FEW_ROWS: usize = 64;
+
+/// Subgroups that hide the latencies of a compute unit in `few_rows.comp`.
+const SUBGROUPS_OF_UNIT: usize = 16;
+
+/// Rows of a block of the input in float16 (`halves.glsl`).
+const BLOCK_ROWS: usize = 16;
 
 /// A tile of `tile.glsl` or `cooperative.comp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,12 +79,14 @@ pub(crate) struct Tile {
     /// The part that one invocation (`tile.glsl`) or one subgroup (`cooperative.comp`) computes.
     part_rows: usize,
     part_outputs: usize,
-    /// Runs of columns in shared memory at a time.
+    /// Runs of columns in a buffer in shared memory.
     runs: usize,
+    /// Such buffers: one, or another one that is filled while the first is read.
+    buffers: usize,
 }
 
 const fn tile(rows: usize, outputs: usize, part_rows: usize, part_outputs: usize, runs: usize) -> Tile {
-    Tile { rows, outputs, part_rows, part_outputs, runs }
+    Tile { rows, outputs, part_rows, part_outputs, runs, buffers: 1 }
 }
 
 /// The tiles of `tile.glsl`, the largest first.
@@ -79,7 +101,7 @@ const TILES: [Tile; 5] = [
 /// The tiles of `cooperative.comp`, the largest first. Their parts are whole matrices of every shape that
 /// [`cooperative_shape_fits`] accepts.
 const COOPERATIVE_TILES: [Tile; 5] = [
-    tile(128, 128, 64, 32, 2),
+    Tile { buffers: 2, ..tile(128, 128, 64, 32, 1) },
     tile(128, 128, 64, 32, 1),
     tile(64, 64, 32, 32, 2),
     tile(32, 32, 32, 16, 4),
@@ -107,7 +129,7 @@ impl Tile {
 
     /// Bytes of shared memory, with values of `value_bytes` bytes: rows of whole runs, each padded with 16 bytes.
     fn shared_bytes(self, value_bytes: usize) -> usize {
-        (self.rows + self.outputs) * (self.runs * RUN_COLUMNS * value_bytes + 16)
+        self.buffers * (self.rows + self.outputs) * (self.runs * RUN_COLUMNS * value_bytes + 16)
     }
 
     /// The tile for `products` products that run concurrently. See the module documentation.
@@ -145,11 +167,73 @@ impl Tile {
     }
 }
 
+/// A tile of `few_rows.comp`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FewRows {
+    rows: usize,
+    /// Outputs of each weight.
+    outputs: usize,
+    /// Weights that share the tile.
+    weights: usize,
+    /// Ranges of columns. A subgroup computes [`FewRows::SUBGROUP_OUTPUTS`] outputs of one weight from one range.
+    deep: usize,
+    /// Runs of an output that are loaded ahead.
+    ahead: usize,
+}
+
+impl FewRows {
+    /// The most subgroups of a workgroup.
+    const MOST_SUBGROUPS: usize = 16;
+
+    /// Outputs of a subgroup: two matrices or more of every shape that [`cooperative_shape_fits`] accepts.
+    const SUBGROUP_OUTPUTS: usize = 32;
+
+    /// The tile for a product with a weight of which a run has `run_bytes` bytes; `None` if the device has too little
+    /// shared memory or too small workgroups.
+    fn choose(device: &DeviceLimits, rows: usize, outputs: usize, run_bytes: usize) -> Option<FewRows> {
+        // Runs that are loaded ahead are in registers, of which the sums of more rows leave fewer.
+        const BYTES_AHEAD: usize = 80;
+        let rows = rows.next_multiple_of(BLOCK_ROWS).min(MOST_FEW_ROWS);
+        let bytes_ahead = if rows > MOST_FEW_ROWS / 2 { BYTES_AHEAD / 2 } else { BYTES_AHEAD };
+        let ahead = (bytes_ahead / run_bytes.max(1)).clamp(1, 4);
+        let parts = outputs.div_ceil(Self::SUBGROUP_OUTPUTS);
+        let across = if parts >= 2 * device.busy_groups() { 2 } else { 1 };
+        let wanted = SUBGROUPS_OF_UNIT * device.busy_groups() / parts.max(1);
+        let deep = wanted.next_power_of_two().clamp(4, Self::MOST_SUBGROUPS / across);
+        let halved = std::iter::successors(Some(deep), |deep| (*deep > 1).then(|| deep / 2));
+        let outputs = across * Self::SUBGROUP_OUTPUTS;
+        halved.map(|deep| FewRows { rows, outputs, weights: 1, deep, ahead }).find(|tile| tile.fits(device))
+    }
+
+    /// The tile of a gated product of two weights, each of which would have this tile alone: with the same ranges of
+    /// columns, so that the bits are the same. `None` if the workgroup would be too large.
+    fn gated(self, device: &DeviceLimits) -> Option<FewRows> {
+        let tile = FewRows { outputs: Self::SUBGROUP_OUTPUTS, weights: 2, ..self };
+        (tile.fits(device) && tile.subgroups() <= Self::MOST_SUBGROUPS).then_some(tile)
+    }
+
+    fn fits(self, device: &DeviceLimits) -> bool {
+        self.subgroups() * device.subgroup_size as usize <= device.max_workgroup_size as usize
+            && self.shared_bytes() <= device.shared_memory_bytes as usize
+    }
+
+    fn subgroups(self) -> usize {
+        self.weights * self.outputs / Self::SUBGROUP_OUTPUTS * self.deep
+    }
+
+    /// Each subgroup has a run of each of its outputs, padded with 16 bytes, or 16 rows of results.
+    fn shared_bytes(self) -> usize {
+        let weights = Self::SUBGROUP_OUTPUTS * (RUN_COLUMNS * 2 + 16);
+        self.subgroups() * weights.max(16 * Self::SUBGROUP_OUTPUTS * 4)
+    }
+}
+
 /// How a product is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
     MatVec,
     Tile(Tile),
+    FewRows(FewRows, [u32; 3]),
     Cooperative(Tile, [u32; 3]),
 }
 
@@ -158,11 +242,15 @@ impl Method {
     /// they are not rounded.
     fn of(weight: &Weight, device: &DeviceLimits, deterministic: bool, rows: usize) -> Method {
         let cooperative_matrix = device.cooperative_matrix.filter(|_| weight.format != Format::F32);
-        Method::choose(&DeviceLimits { cooperative_matrix, ..device.clone() }, deterministic, rows, weight.rows)
+        let device = DeviceLimits { cooperative_matrix, ..device.clone() };
+        let run_bytes = (weight.format.block_bytes() * RUN_COLUMNS).div_ceil(weight.format.block_len());
+        Method::choose(&device, deterministic, rows, weight.rows, run_bytes)
     }
 
-    fn choose(device: &DeviceLimits, deterministic: bool, rows: usize, outputs: usize) -> Method {
-        if rows <= MAX_ROWS_TOGETHER || deterministic {
+    fn choose(device: &DeviceLimits, deterministic: bool, rows: usize, outputs: usize, run_bytes: usize) -> Method {
+        let shape = device.cooperative_matrix.filter(|shape| cooperative_shape_fits(*shape));
+        let most = if shape.is_some() { MAX_ROWS_BEFORE_MATRICES } else { MAX_ROWS_TOGETHER };
+        if rows <= most || deterministic {
             return Method::MatVec;
         }
         let fits = |invocations: usize, shared_bytes: usize, tile: Tile| {
@@ -172,7 +260,11 @@ impl Method {
                 && rows.div_ceil(tile.rows) <= device.max_groups[0] as usize
                 && across <= device.max_groups[1] as usize
         };
-        if let Some(shape) = device.cooperative_matrix.filter(|shape| cooperative_shape_fits(*shape)) {
+        if let Some(shape) = shape {
+            let few = FewRows::choose(device, rows, outputs, run_bytes).filter(|_| rows <= MOST_FEW_ROWS);
+            if let Some(tile) = few.filter(|tile| outputs.div_ceil(tile.outputs) <= device.max_groups[1] as usize) {
+                return Method::FewRows(tile, shape);
+            }
             let fits = |tile: Tile| fits(tile.parts() * device.subgroup_size as usize, tile.shared_bytes(2), tile);
             if let Some(tile) = Tile::choose(&COOPERATIVE_TILES, fits, (rows, outputs), 1, device.busy_groups()) {
                 return Method::Cooperative(tile, shape);
@@ -181,16 +273,31 @@ impl Method {
         let fits = |tile: Tile| fits(tile.parts(), tile.shared_bytes(4), tile);
         Tile::choose(&TILES, fits, (rows, outputs), 1, device.busy_groups()).map_or(Method::MatVec, Method::Tile)
     }
+
+    /// The method for a gated product of two such weights: with one tile for both, if possible.
+    fn gated(self, device: &DeviceLimits) -> Method {
+        match self {
+            Method::FewRows(tile, shape) => Method::FewRows(tile.gated(device).unwrap_or(tile), shape),
+            _ => self,
+        }
+    }
+
+    /// Whether the input is rounded to float16 first.
+    fn rounds_input(self) -> bool {
+        matches!(self, Method::FewRows(..) | Method::Cooperative(..))
+    }
 }
 
 /// Bytes that `halves.comp` writes for `rows` rows; 0 if it is not used.
 pub(super) fn scratch_bytes(linear: &Linear, device: &DeviceLimits, rows: usize) -> u64 {
-    let cooperative = |weight: &Weight| matches!(Method::of(weight, device, false, rows), Method::Cooperative(..));
-    if linear.weights.iter().any(cooperative) { halves_bytes(rows, linear.weights[0].columns) } else { 0 }
+    let rounds = |weight: &Weight| Method::of(weight, device, false, rows).rounds_input();
+    if linear.weights.iter().any(rounds) { halves_bytes(rows, linear.weights[0].columns) } else { 0 }
 }
 
+/// Bytes of the blocks of `rows` rows: whole runs in float16, and a float32 for each row.
 fn halves_bytes(rows: usize, columns: usize) -> u64 {
-    (rows * (columns.div_ceil(RUN_COLUMNS) + 1) * RUN_BYTES) as u64
+    let row_bytes = columns.next_multiple_of(RUN_COLUMNS) * 2 + size_of::<f32>();
+    (rows.next_multiple_of(BLOCK_ROWS) * row_bytes) as u64
 }
 
 /// One weight with its input and output.
@@ -202,7 +309,7 @@ struct Product<'a> {
     output: DeviceValue,
     /// Heads of the input. The outputs are divided among the heads.
     heads: usize,
-    /// The second weight (up) of a gated product. Only `mat_vec` supports it.
+    /// The second weight (up) of a gated product. Only `mat_vec` and `few_rows` support it.
     gated: Option<Gated>,
 }
 
@@ -228,8 +335,9 @@ pub(super) fn dispatches(linear: &Linear, args: &GpuArgs<'_>) -> Vec<Dispatch> {
         gated: None,
     });
     let products: Vec<_> = products.map(|product| product.dispatch(args)).collect();
-    let cooperative = products.iter().any(|product| product.module == Module::MatmulCooperative);
-    cooperative.then(|| halves(args)).into_iter().chain(products).collect()
+    let rounded = [Module::MatmulFewRows, Module::MatmulCooperative];
+    let rounds = products.iter().any(|product| rounded.contains(&product.module));
+    rounds.then(|| halves(args)).into_iter().chain(products).collect()
 }
 
 /// The bias of each weight that has one.
@@ -256,28 +364,22 @@ impl FusesWith<Glu> for Linear {
     }
 
     fn scratch_bytes_with(&self, _: &Glu, device: &DeviceLimits, rows: usize, _: usize) -> u64 {
-        match Method::of(&self.weights[0], device, false, rows) {
+        match Method::of(&self.weights[0], device, false, rows).gated(device) {
             Method::MatVec => 0,
+            Method::FewRows(FewRows { weights: 2, .. }, _) => halves_bytes(rows, self.weights[0].columns),
             _ => gates_bytes(self, rows) + scratch_bytes(self, device, rows),
         }
     }
 
     fn dispatches_with(&self, glu: &Glu, args: &GpuArgs<'_>) -> Vec<Dispatch> {
         let weight = &self.weights[0];
-        if Method::of(weight, args.device, args.deterministic, args.rows.most()) == Method::MatVec {
-            let biases = biases(self, args.tables);
-            let gated = Gated { on_device: args.weights[1], bias: biases[1], activation: glu.activation() };
-            let (input, output) = (args.inputs[0], args.outputs[0]);
-            let product = Product {
-                weight,
-                on_device: args.weights[0],
-                bias: biases[0],
-                input,
-                output,
-                heads: 1,
-                gated: Some(gated),
-            };
-            return vec![product.mat_vec(args)];
+        let gated = || self.gated_product(glu.activation(), args);
+        match Method::of(weight, args.device, args.deterministic, args.rows.most()).gated(args.device) {
+            Method::MatVec => return vec![gated().mat_vec(args)],
+            Method::FewRows(tile, shape) if tile.weights == 2 => {
+                return vec![halves(args), gated().few_rows(args, tile, shape)];
+            }
+            _ => {}
         }
         // Store the product of gate in the scratch memory and that of up in the output, which the activation
         // overwrites.
@@ -286,6 +388,22 @@ impl FusesWith<Glu> for Linear {
         let both = [gates, args.outputs[0]];
         let products = dispatches(self, &GpuArgs { outputs: &both, scratch, ..*args });
         products.into_iter().chain(glu.dispatches(&GpuArgs { inputs: &both, ..*args })).collect()
+    }
+}
+
+impl Linear {
+    /// The product of both weights, with the gate activation.
+    fn gated_product<'a>(&'a self, activation: Activation, args: &GpuArgs<'_>) -> Product<'a> {
+        let biases = biases(self, args.tables);
+        Product {
+            weight: &self.weights[0],
+            on_device: args.weights[0],
+            bias: biases[0],
+            input: args.inputs[0],
+            output: args.outputs[0],
+            heads: 1,
+            gated: Some(Gated { on_device: args.weights[1], bias: biases[1], activation }),
+        }
     }
 }
 
@@ -322,12 +440,20 @@ fn halves(args: &GpuArgs<'_>) -> Dispatch {
     let whole_runs = input.width.is_multiple_of(RUN_COLUMNS);
     Dispatch {
         module: Module::MatmulHalves,
-        constants: vec![(0, args.workgroup_size().next_power_of_two()), (3, u32::from(whole_runs))],
+        constants: vec![(0, word(halves_lanes(args.device, input.width))), (3, u32::from(whole_runs))],
         push,
         groups: groups([1, args.rows.most(), 1]),
         reads: vec![input.region],
         writes: vec![input_as_halves(args)],
     }
+}
+
+/// Invocations of `halves.comp`: a power of two, and about one for each 8 columns.
+fn halves_lanes(device: &DeviceLimits, columns: usize) -> usize {
+    const MOST: usize = 512;
+    let most = MOST.min(device.max_workgroup_size as usize);
+    let wanted = columns.div_ceil(8).next_power_of_two();
+    wanted.max((device.subgroup_size as usize).next_power_of_two()).min(1 << most.ilog2())
 }
 
 /// The output of [`halves`].
@@ -346,6 +472,7 @@ impl Product<'_> {
         match Method::of(self.weight, args.device, args.deterministic, args.rows.most()) {
             Method::MatVec => self.mat_vec(args),
             Method::Tile(tile) => self.tile(args, tile),
+            Method::FewRows(tile, shape) => self.few_rows(args, tile, shape),
             Method::Cooperative(tile, shape) => self.cooperative(args, tile, shape),
         }
     }
@@ -354,11 +481,34 @@ impl Product<'_> {
         let weights = if self.gated.is_some() { 2 } else { 1 };
         let shape = MatVec::new(args.device, self.weight.columns, args.rows.most());
         let shape = if self.heads == 1 { shape } else { shape.in_heads_of(self.weight.rows / self.heads) };
-        let groups = args.spread(self.weight.rows, shape.outputs_of_group() / weights, args.rows.most().div_ceil(shape.rows));
-        let activation = self.gated.as_ref().map_or(0, |gated| gated.activation.variant() as usize);
-        let own = [(16, self.heads), (17, weights - 1), (18, activation)];
+        let groups =
+            args.spread(self.weight.rows, shape.outputs_of_group() / weights, args.rows.most().div_ceil(shape.rows));
+        let own = [(16, self.heads), (17, weights - 1), (18, self.activation())];
         let constants: Vec<_> = shape.constants().into_iter().chain(own).collect();
         self.dispatch_of(args, Module::MatmulMatVec, self.input.region, &constants, groups)
+    }
+
+    /// The activation of a gated product, as shaders have it.
+    fn activation(&self) -> usize {
+        self.gated.as_ref().map_or(0, |gated| gated.activation.variant() as usize)
+    }
+
+    fn few_rows(&self, args: &GpuArgs<'_>, tile: FewRows, [m, n, k]: [u32; 3]) -> Dispatch {
+        let constants = [
+            (0, tile.subgroups() * args.device.subgroup_size as usize),
+            (1, tile.rows),
+            (2, tile.outputs),
+            (4, FewRows::SUBGROUP_OUTPUTS),
+            (5, tile.deep),
+            (6, m as usize),
+            (7, n as usize),
+            (8, k as usize),
+            (9, tile.ahead),
+            (17, tile.weights - 1),
+            (18, self.activation()),
+        ];
+        let groups = groups([args.rows.most().div_ceil(tile.rows), self.weight.rows.div_ceil(tile.outputs), 1]);
+        self.dispatch_of(args, Module::MatmulFewRows, input_as_halves(args), &constants, groups)
     }
 
     fn tile(&self, args: &GpuArgs<'_>, tile: Tile) -> Dispatch {
@@ -378,6 +528,7 @@ impl Product<'_> {
             (7, n as usize),
             (8, k as usize),
             (9, tile.runs),
+            (17, tile.buffers),
         ];
         let groups = self.tiles(args, tile);
         self.dispatch_of(args, Module::MatmulCooperative, input_as_halves(args), &constants, groups)
@@ -426,8 +577,8 @@ impl Product<'_> {
             (20, u32::from(has_second_bias)),
         ];
         let mut constants: Vec<_> = constants.chain(own).chain(layout.constants()).collect();
-        // The validation layer (1.4.309) looks up the matrix shapes by index and not by id. The ids of
-        // `cooperative.comp` have no gaps, so after sorting the index of each constant is its id.
+        // The validation layer (1.4.309) looks up the matrix shapes by index and not by id. The first ids of
+        // `cooperative.comp` and `few_rows.comp` have no gaps, so after sorting the index of each constant is its id.
         constants.sort_unstable();
         Dispatch { module, constants, push, groups, reads: vec![input], writes: vec![self.output.region] }
     }
@@ -458,7 +609,7 @@ impl MatVec {
     /// The division for rows of `columns` columns. The lanes of a team depend on nothing else, because they decide the
     /// order of the sums.
     pub fn new(device: &DeviceLimits, columns: usize, rows: usize) -> MatVec {
-        const INVOCATIONS: usize = 128;
+        const INVOCATIONS: usize = 256;
         let runs = columns.div_ceil(RUN_COLUMNS);
         let lanes = runs.next_power_of_two().min(Self::most_lanes(device));
         let teams = INVOCATIONS.min(device.max_workgroup_size as usize) / lanes;
@@ -471,7 +622,8 @@ impl MatVec {
         let rows = rows.unwrap_or(1);
         // More would leave room for fewer workgroups in a compute unit.
         const USUAL_BYTES: usize = 18 << 10;
-        let runs_that_fit = USUAL_BYTES.min(device.shared_memory_bytes as usize) / (rows * Self::RUN_QUADS * Self::QUAD_BYTES);
+        let runs_that_fit =
+            USUAL_BYTES.min(device.shared_memory_bytes as usize) / (rows * Self::RUN_QUADS * Self::QUAD_BYTES);
         let chunk_runs = (runs_that_fit / lanes * lanes).clamp(lanes, runs.next_multiple_of(lanes));
         MatVec { lanes, teams, rows, outputs: Self::outputs_for(rows), chunk_runs }
     }
@@ -523,6 +675,9 @@ mod tests {
     use super::*;
     use crate::quant::random;
 
+    /// Bytes of a run of Q4_K.
+    const RUN_BYTES: usize = 18;
+
     fn device(cooperative_matrix: Option<[u32; 3]>, shared_memory_bytes: u32) -> DeviceLimits {
         DeviceLimits {
             subgroup_size: 32,
@@ -537,6 +692,7 @@ mod tests {
     fn rows_and_outputs(method: Method) -> (usize, usize) {
         match method {
             Method::MatVec => (0, 0),
+            Method::FewRows(tile, _) => (tile.rows, tile.outputs),
             Method::Tile(tile) | Method::Cooperative(tile, _) => (tile.rows, tile.outputs),
         }
     }
@@ -544,9 +700,11 @@ mod tests {
     #[test]
     fn few_rows_and_deterministic_steps_use_mat_vec() {
         let device = device(Some([16, 16, 16]), 48 << 10);
-        assert_eq!(Method::choose(&device, false, 8, 4096), Method::MatVec);
-        assert_eq!(Method::choose(&device, true, 512, 4096), Method::MatVec);
-        assert!(matches!(Method::choose(&device, false, 16, 4096), Method::Cooperative(..)));
+        assert_eq!(Method::choose(&device, false, 4, 4096, RUN_BYTES), Method::MatVec);
+        assert!(matches!(Method::choose(&device, false, 8, 4096, RUN_BYTES), Method::FewRows(..)));
+        assert_eq!(Method::choose(&device, true, 512, 4096, RUN_BYTES), Method::MatVec);
+        assert!(matches!(Method::choose(&device, false, 64, 4096, RUN_BYTES), Method::FewRows(..)));
+        assert!(matches!(Method::choose(&device, false, 65, 4096, RUN_BYTES), Method::Cooperative(..)));
     }
 
     #[test]
@@ -564,25 +722,56 @@ mod tests {
     fn the_largest_tile_that_occupies_the_device_is_used() {
         for (cooperative, shape) in [(None, "float32"), (Some([16, 16, 16]), "float16")] {
             let device = device(cooperative, 48 << 10);
-            let chosen = |rows, outputs| rows_and_outputs(Method::choose(&device, false, rows, outputs));
+            let chosen = |rows, outputs| rows_and_outputs(Method::choose(&device, false, rows, outputs, RUN_BYTES));
             assert_eq!(chosen(2048, 4096), (128, 128), "{shape}");
             assert_eq!(chosen(512, 1024), (64, 64), "{shape}");
-            assert_eq!(chosen(64, 1024), (32, 32), "{shape}");
+            assert_eq!(chosen(128, 512), (32, 32), "{shape}");
             assert_eq!(chosen(16, 128_256), (16, 64), "{shape}");
             assert_eq!(chosen(512, 64), (32, 32), "{shape}");
         }
     }
 
     #[test]
+    fn few_rows_have_as_many_subgroups_as_the_device_needs() {
+        let device = device(Some([16, 16, 16]), 48 << 10);
+        let chosen = |rows, outputs| {
+            let tile = FewRows::choose(&device, rows, outputs, RUN_BYTES).expect("the device is large");
+            (tile.rows, tile.outputs, tile.deep, tile.ahead)
+        };
+        assert_eq!(chosen(9, 4096), (16, 32, 16, 4));
+        assert_eq!(chosen(32, 1024), (32, 32, 16, 4));
+        assert_eq!(chosen(33, 14_336), (48, 64, 4, 2));
+        assert_eq!(chosen(64, 128_256), (64, 64, 4, 2));
+        let gated = |outputs| {
+            let tile = FewRows::choose(&device, 32, outputs, RUN_BYTES).and_then(|tile| tile.gated(&device));
+            tile.map(|tile| (tile.outputs, tile.deep, tile.subgroups()))
+        };
+        assert_eq!(gated(14_336), Some((32, 4, 8)));
+        assert_eq!(gated(8192), Some((32, 8, 16)));
+        assert_eq!(gated(4096), None);
+        for (memory, size, subgroups) in [(48, 1024, 16), (16, 1024, 4), (48, 128, 4), (48, 32, 1)] {
+            let device = DeviceLimits { max_workgroup_size: size, ..device_with(memory) };
+            let tile = FewRows::choose(&device, 32, 4096, RUN_BYTES).expect("one subgroup fits");
+            assert_eq!(tile.subgroups(), subgroups, "{memory} KiB, {size} invocations");
+            assert!(tile.shared_bytes() <= (memory as usize) << 10);
+        }
+        assert_eq!(FewRows::choose(&device_with(2), 32, 4096, RUN_BYTES), None);
+    }
+
+    fn device_with(shared_memory_kib: u32) -> DeviceLimits {
+        device(Some([16, 16, 16]), shared_memory_kib << 10)
+    }
+
+    #[test]
     fn tiles_fit_the_limits_of_the_device() {
         let all = |tiles: [Tile; 5], bytes| tiles.iter().all(|tile| tile.shared_bytes(bytes) <= 48 << 10);
         assert!(all(TILES, 4) && all(COOPERATIVE_TILES, 2));
-        assert_eq!(rows_and_outputs(Method::choose(&device(None, 32 << 10), false, 2048, 4096)), (128, 64));
-        let smaller = Method::choose(&device(Some([16, 16, 16]), 32 << 10), false, 2048, 4096);
+        assert_eq!(rows_and_outputs(Method::choose(&device(None, 32 << 10), false, 2048, 4096, RUN_BYTES)), (128, 64));
+        let smaller = Method::choose(&device(Some([16, 16, 16]), 32 << 10), false, 2048, 4096, RUN_BYTES);
         assert_eq!(smaller, Method::Cooperative(tile(128, 128, 64, 32, 1), [16, 16, 16]));
-        assert_eq!(Method::choose(&device(None, 1 << 10), false, 2048, 4096), Method::MatVec);
+        assert_eq!(Method::choose(&device(None, 1 << 10), false, 2048, 4096, RUN_BYTES), Method::MatVec);
         let few_invocations = DeviceLimits { max_workgroup_size: 128, ..device(Some([16, 16, 16]), 48 << 10) };
-        assert_eq!(rows_and_outputs(Method::choose(&few_invocations, false, 2048, 4096)), (64, 64));
+        assert_eq!(rows_and_outputs(Method::choose(&few_invocations, false, 2048, 4096, RUN_BYTES)), (64, 64));
     }
 
     #[test]
@@ -593,8 +782,8 @@ mod tests {
         }
         for tile in COOPERATIVE_TILES {
             assert!(tile.part_rows.is_multiple_of(16) && tile.part_outputs.is_multiple_of(16), "{tile:?}");
-            // Each subgroup stores its results through a matrix of 16 x 16 floats in shared memory.
-            assert!(tile.parts() * 16 * 16 * 4 <= tile.shared_bytes(2), "{tile:?}");
+            // Each subgroup stores its results through 16 rows of floats in shared memory.
+            assert!(tile.rows / tile.part_rows * tile.outputs * 16 * 4 <= tile.shared_bytes(2), "{tile:?}");
         }
     }
 

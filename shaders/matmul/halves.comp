@@ -35,11 +35,10 @@ void main() {
     uint exponent = exponent_of(workgroup_max(largest));
     float inverse = inverse_power_of(exponent);
 
-    uint64_t record = row_of_halves(halves, row, runs);
     for (uint octet = lane; octet < 4 * runs; octet += WORKGROUP_SIZE) {
         vec4 first = inverse * load_input(x, columns, row, 8 * octet);
         vec4 second = inverse * load_input(x, columns, row, 8 * octet + 4);
-        WordQuads(record).at[octet] = pack_halves(first, second);
+        WordQuads(run_of_halves(halves, row, octet / 4, runs)).at[octet % 4] = pack_halves(first, second);
     }
-    if (lane == 0) Floats(record + runs * RUN_BYTES).at[0] = power_of(exponent);
+    if (lane == 0) divisor_of_halves(halves, row, runs).at[0] = power_of(exponent);
 }

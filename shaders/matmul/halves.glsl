@@ -1,8 +1,20 @@
-// x in float16, as written by `halves.comp`: one record per row, which has whole runs of 64 bytes and then another 64
-// bytes with the divisor of the row.
+// x in float16, as written by `halves.comp`: blocks of 16 rows. A block has 16 times 64 bytes for each run of columns, one
+// after the other, and then the divisors of its rows.
 
 const uint RUN_BYTES = 64;
+const uint BLOCK_ROWS = 16;
+const uint BLOCK_RUN_BYTES = BLOCK_ROWS * RUN_BYTES;
 
-uint64_t row_of_halves(uint64_t halves, uint row, uint runs) {
-    return halves + uint64_t(row) * (runs + 1) * RUN_BYTES;
+// The block that contains a row.
+uint64_t block_of_halves(uint64_t halves, uint row, uint runs) {
+    return halves + uint64_t(row / BLOCK_ROWS) * (runs * BLOCK_RUN_BYTES + BLOCK_ROWS * 4);
+}
+
+// A run of a row.
+uint64_t run_of_halves(uint64_t halves, uint row, uint run, uint runs) {
+    return block_of_halves(halves, row, runs) + (run * BLOCK_ROWS + row % BLOCK_ROWS) * RUN_BYTES;
+}
+
+Floats divisor_of_halves(uint64_t halves, uint row, uint runs) {
+    return Floats(block_of_halves(halves, row, runs) + runs * BLOCK_RUN_BYTES + row % BLOCK_ROWS * 4);
 }

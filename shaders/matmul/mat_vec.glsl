@@ -34,6 +34,7 @@ uint team = gl_LocalInvocationID.x / LANES;
 uint lane = gl_LocalInvocationID.x % LANES;
 
 float partial[RESULTS]; // the sums of this lane
+Packed next[OUTPUTS];   // the weights that it multiplies next
 
 // The including shader defines the rows of a workgroup and the outputs of a team.
 bool has_row(uint r);
@@ -102,24 +103,32 @@ void load_chunk(uint first, uint end) {
 }
 
 // Four codes without sign, a byte each, from which `OFFSET`, or `BOOK_OFFSET`, is to be subtracted.
-uint unsigned_codes(Codes stored, uint q) {
-    uint quad = code_quad(stored, q);
+uint unsigned_codes(Codes codes, uint q) {
+    uint quad = code_quad(codes, q);
     if (!CODEBOOK) return quad;
     uvec4 bytes = uvec4(ivec4(look_up(quad)) + int(BOOK_OFFSET));
     return bytes.x | bytes.y << 8 | bytes.z << 16 | bytes.w << 24;
 }
 
-// Adds the products of run `index`, which is run `index_of_chunk` of the chunk, as integers.
-void multiply_integers(uint index, uint index_of_chunk) {
+// Loads run `index` of the weights.
+void load_next(uint index) {
+    [[unroll]] for (uint o = 0; o < OUTPUTS; o++) next[o] = load_packed(matrix_of(o), run_of(o, index));
+}
+
+// Adds the products of run `index`, which is run `index_of_chunk` of the chunk and in `next`, as integers. Loads run
+// `index_of_next` meanwhile.
+void multiply_integers(uint index, uint index_of_chunk, uint index_of_next) {
     uint codes[OUTPUTS * QUADS];
     int offsets[OUTPUTS];
     Run scales[OUTPUTS];
     [[unroll]] for (uint o = 0; o < OUTPUTS; o++) {
-        Codes stored = load_stored_codes(matrix_of(o), run_of(o, index));
-        load_scales(matrix_of(o), run_of(o, index), scales[o]);
+        uint64_t run = run_of(o, index);
+        unpack_scales(run, next[o], scales[o]);
+        Codes stored = codes_of(run, next[o]);
         [[unroll]] for (uint q = 0; q < QUADS; q++) codes[o * QUADS + q] = unsigned_codes(stored, q);
         offsets[o] = CODEBOOK ? int(BOOK_OFFSET) : stored.offset;
     }
+    load_next(index_of_next);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         if (!has_row(r)) continue;
         uint first = chunk_run(r, index_of_chunk);
@@ -200,11 +209,12 @@ void add_lanes() {
 // Computes the results. All invocations must call it.
 void form_results(uint runs) {
     [[unroll]] for (uint i = 0; i < RESULTS; i++) partial[i] = 0.0;
+    if (INTEGER) load_next(min(lane, runs - 1));
     for (uint first = 0; first < runs; first += CHUNK_RUNS) {
         uint end = min(first + CHUNK_RUNS, runs);
         load_chunk(first, end);
         for (uint index = first + lane; index < end; index += LANES) {
-            if (INTEGER) multiply_integers(index, index - first);
+            if (INTEGER) multiply_integers(index, index - first, min(index + LANES, runs - 1));
             else multiply_floats(index, index - first);
         }
         barrier();

@@ -39,6 +39,16 @@ struct Matrix {
     uint64_t units;
 };
 
+// The words of a run as they are stored. Loading them early costs fewer registers than decoding early.
+const uint CELLS_OF_RUN = CELL_LEN == 8 ? 4 : 8;
+const uint LOW_WORDS = CELL_LEN > 0 ? CELLS_OF_RUN / 4 : LOW_BITS;
+struct Packed {
+    uint low[32];      // the first LOW_WORDS
+    uint high[2];
+    uint scales;      // words that contain the scales and the unit
+    uint unit;
+};
+
 // 32 columns of a row: value[c] = scale * code[c] + minimum, with the scale and minimum of the group of c. `codes` has
 // the offset and the zero point subtracted, or the codebook applied.
 struct Run {
@@ -64,32 +74,44 @@ vec4 look_up(uint codes) {
     return vec4(moved >> 24);
 }
 
-// Entry `index` of a plane of entries with `bits` bits.
-uint entry(uint64_t plane, uint64_t index, uint bits) {
-    uint word = Words(plane + (index * bits >> 5) * 4).at[0];
+// The word that contains entry `index` of a plane of entries with `bits` bits.
+uint word_of_entry(uint64_t plane, uint64_t index, uint bits) {
+    return Words(plane + (index * bits >> 5) * 4).at[0];
+}
+
+uint entry_of_word(uint word, uint64_t index, uint bits) {
     return bits == 32 ? word : bitfieldExtract(word, int(uint(index) * bits & 31u), int(bits));
+}
+
+uint entry(uint64_t plane, uint64_t index, uint bits) {
+    return entry_of_word(word_of_entry(plane, index, bits), index, bits);
 }
 
 float signed_byte(uint word, uint index) {
     return float(bitfieldExtract(int(word), int(8 * index), 8));
 }
 
-void load_values(Matrix matrix, uint64_t index, inout Run run) {
-    if (BITS == 32) {
-        FloatQuads source = FloatQuads(matrix.low + index * 128);
-        [[unroll]] for (uint q = 0; q < QUADS; q++) run.codes[q] = source.at[q];
-        return;
+void load_quads(uint64_t address, inout Packed packed) {
+    WordQuads source = WordQuads(address);
+    [[unroll]] for (uint i = 0; i < LOW_WORDS / 4; i++) {
+        uvec4 words = source.at[i];
+        packed.low[4 * i] = words.x;
+        packed.low[4 * i + 1] = words.y;
+        packed.low[4 * i + 2] = words.z;
+        packed.low[4 * i + 3] = words.w;
     }
-    WordQuads source = WordQuads(matrix.low + index * 64);
-    [[unroll]] for (uint q = 0; q < QUADS; q += 2) {
-        uvec4 words = source.at[q / 2];
-        if (BFLOAT) {
+}
+
+void unpack_values(Packed packed, inout Run run) {
+    [[unroll]] for (uint q = 0; q < QUADS; q++) {
+        if (BITS == 32) {
+            uvec4 words = uvec4(packed.low[4 * q], packed.low[4 * q + 1], packed.low[4 * q + 2], packed.low[4 * q + 3]);
+            run.codes[q] = uintBitsToFloat(words);
+        } else if (BFLOAT) {
+            uvec2 words = uvec2(packed.low[2 * q], packed.low[2 * q + 1]);
             run.codes[q] = uintBitsToFloat(uvec4(words.x << 16, words.x & 0xffff0000u, words.y << 16, words.y & 0xffff0000u));
-            run.codes[q + 1] =
-                uintBitsToFloat(uvec4(words.z << 16, words.z & 0xffff0000u, words.w << 16, words.w & 0xffff0000u));
         } else {
-            run.codes[q] = vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
-            run.codes[q + 1] = vec4(unpackHalf2x16(words.z), unpackHalf2x16(words.w));
+            run.codes[q] = vec4(unpackHalf2x16(packed.low[2 * q]), unpackHalf2x16(packed.low[2 * q + 1]));
         }
     }
 }
@@ -102,23 +124,25 @@ uint spread(uint codes) {
 
 // A run has one or two words with the low bits of its indices. In the plane of high bits each block has the signs of its
 // runs, then the high bits of all its indices.
-void load_cells(Matrix matrix, uint64_t index, inout Run run) {
-    const uint cells = 32 / max(CELL_LEN, 4u);
-    const uint index_bits = cells * INDEX_HIGH_BITS; // of a run
+void load_cells(Matrix matrix, uint64_t index, inout Packed packed) {
+    const uint index_bits = CELLS_OF_RUN * INDEX_HIGH_BITS; // of a run
     const uint sign_words = CELLS_HAVE_SIGNS ? RUNS_PER_BLOCK : 0;
     const uint block_words = sign_words + RUNS_PER_BLOCK * index_bits / 32;
-    uint low[2];
-    low[0] = Words(matrix.low + index * cells).at[0];
-    low[1] = cells == 8 ? Words(matrix.low + index * cells).at[1] : 0;
+    [[unroll]] for (uint i = 0; i < LOW_WORDS; i++) packed.low[i] = Words(matrix.low + index * CELLS_OF_RUN).at[i];
     uint run_of_block = uint(index % RUNS_PER_BLOCK);
     Words block = Words(matrix.high + index / RUNS_PER_BLOCK * (4 * block_words));
-    uint signs = CELLS_HAVE_SIGNS ? block.at[run_of_block] : 0;
-    uint first = run_of_block * index_bits;
-    uint high = INDEX_HIGH_BITS > 0 ? block.at[sign_words + first / 32] >> (first & 31u) : 0;
+    packed.high[0] = CELLS_HAVE_SIGNS ? block.at[run_of_block] : 0;
+    packed.high[1] = INDEX_HIGH_BITS > 0 ? block.at[sign_words + run_of_block * index_bits / 32] : 0;
+}
+
+void unpack_cells(Matrix matrix, uint64_t index, Packed packed, inout Run run) {
+    const uint index_bits = CELLS_OF_RUN * INDEX_HIGH_BITS;
+    uint signs = packed.high[0];
+    uint high = packed.high[1] >> (uint(index % RUNS_PER_BLOCK) * index_bits & 31u);
     uint64_t table = matrix.low - 2 * CELLS;
     [[unroll]] for (uint q = 0; q < QUADS; q++) {
         uint c = q * 4 / max(CELL_LEN, 4u);
-        uint cell = low[c / 4] >> (c % 4 * 8) & 255u;
+        uint cell = packed.low[c / 4] >> (c % 4 * 8) & 255u;
         if (INDEX_HIGH_BITS > 0) cell |= (high >> (c * INDEX_HIGH_BITS) & ((1u << INDEX_HIGH_BITS) - 1u)) << 8;
         uint codes = entry(table, uint64_t(cell & (CELLS - 1)), 16);
         if (CELL_LEN == 8 && q % 2 == 1) codes >>= 8;
@@ -152,33 +176,31 @@ struct Codes {
 };
 
 // A plane of p bits has p words for a run. Quad q is in word q mod p, starting at bit q / p * p of each byte.
-Codes load_stored_codes(Matrix matrix, uint64_t index) {
-    Codes codes;
+void load_codes(Matrix matrix, uint64_t index, inout Packed packed) {
     if (LOW_BITS == 1) {
-        codes.low[0] = Words(matrix.low + index * 4).at[0];
+        packed.low[0] = Words(matrix.low + index * 4).at[0];
     } else if (LOW_BITS == 2) {
         uvec2 words = WordPairs(matrix.low + index * 8).at[0];
-        codes.low[0] = words.x;
-        codes.low[1] = words.y;
+        packed.low[0] = words.x;
+        packed.low[1] = words.y;
     } else {
-        WordQuads source = WordQuads(matrix.low + index * (4 * LOW_BITS));
-        [[unroll]] for (uint i = 0; i < LOW_BITS / 4; i++) {
-            uvec4 words = source.at[i];
-            codes.low[4 * i] = words.x;
-            codes.low[4 * i + 1] = words.y;
-            codes.low[4 * i + 2] = words.z;
-            codes.low[4 * i + 3] = words.w;
-        }
+        load_quads(matrix.low + index * (4 * LOW_BITS), packed);
     }
     if (HIGH_BITS == 1) {
-        codes.high[0] = Words(matrix.high + index * 4).at[0];
+        packed.high[0] = Words(matrix.high + index * 4).at[0];
     } else if (HIGH_BITS == 2) {
         uvec2 words = WordPairs(matrix.high + index * 8).at[0];
-        codes.high[0] = words.x;
-        codes.high[1] = words.y;
+        packed.high[0] = words.x;
+        packed.high[1] = words.y;
     }
+}
+
+Codes codes_of(uint64_t index, Packed packed) {
+    Codes codes;
+    [[unroll]] for (uint i = 0; i < 8; i++) codes.low[i] = packed.low[i];
+    codes.high = packed.high;
     codes.offset = int(OFFSET);
-    if (ZERO_POINTS) codes.offset += bitfieldExtract(int(entry(matrix.scales, index, SCALE_BITS)), 0, 8);
+    if (ZERO_POINTS) codes.offset += bitfieldExtract(int(entry_of_word(packed.scales, index, SCALE_BITS)), 0, 8);
     return codes;
 }
 
@@ -194,8 +216,8 @@ uint code_quad(Codes codes, uint q) {
     return quad;
 }
 
-void load_codes(Matrix matrix, uint64_t index, inout Run run) {
-    Codes codes = load_stored_codes(matrix, index);
+void unpack_codes(uint64_t index, Packed packed, inout Run run) {
+    Codes codes = codes_of(index, packed);
     [[unroll]] for (uint q = 0; q < QUADS; q++) {
         uint quad = code_quad(codes, q);
         if (FLOAT8_VALUES) {
@@ -220,8 +242,8 @@ float float8(uint word, uint index) {
     return stored == 127u ? 0.0 : fraction * uintBitsToFloat((127u - 10u + max(exponent, 1u)) << 23);
 }
 
-void load_scales(Matrix matrix, uint64_t index, inout Run run) {
-    uint stored = entry(matrix.units, index / RUNS_PER_BLOCK, UNIT_BITS);
+void unpack_scales(uint64_t index, Packed packed, inout Run run) {
+    uint stored = entry_of_word(packed.unit, index / RUNS_PER_BLOCK, UNIT_BITS);
     vec2 unit = FLOAT8_VALUES   ? vec2(256.0 * uintBitsToFloat(stored), 0.0)
                 : POWERS_OF_TWO ? vec2(power_of_two(stored), 0.0)
                                 : unpackHalf2x16(stored);
@@ -231,29 +253,54 @@ void load_scales(Matrix matrix, uint64_t index, inout Run run) {
         run.minimum[0] = MINIMUM ? unit.y : 0.0;
         return;
     }
-    uint scales = entry(matrix.scales, index, SCALE_BITS);
+    uint scales = entry_of_word(packed.scales, index, SCALE_BITS);
     [[unroll]] for (uint g = 0; g < GROUPS; g++) {
         run.scale[g] = unit.x * (FLOAT8_SCALES ? float8(scales, g) : signed_byte(scales, g));
         run.minimum[g] = MINIMUM ? unit.y * signed_byte(scales, GROUPS + g) : 0.0;
     }
 }
 
-// Run `index` of the matrix. Runs are numbered through all rows.
-Run load_run(Matrix matrix, uint64_t index) {
+void load_scale_words(Matrix matrix, uint64_t index, inout Packed packed) {
+    packed.unit = word_of_entry(matrix.units, index / RUNS_PER_BLOCK, UNIT_BITS);
+    if (GROUP_SCALES || ZERO_POINTS) packed.scales = word_of_entry(matrix.scales, index, SCALE_BITS);
+}
+
+// Run `index` of the matrix as it is stored. Runs are numbered through all rows.
+Packed load_packed(Matrix matrix, uint64_t index) {
+    Packed packed;
+    if (BITS >= 16) {
+        load_quads(matrix.low + index * (4 * LOW_WORDS), packed);
+        return packed;
+    }
+    if (CELL_LEN > 0) {
+        load_cells(matrix, index, packed);
+    } else {
+        load_codes(matrix, index, packed);
+    }
+    load_scale_words(matrix, index, packed);
+    return packed;
+}
+
+// Decodes a run that `load_packed` has loaded from `index`.
+Run unpack(Matrix matrix, uint64_t index, Packed packed) {
     Run run;
     if (BITS >= 16) {
-        load_values(matrix, index, run);
+        unpack_values(packed, run);
         run.scale[0] = 1.0;
         run.minimum[0] = 0.0;
-    } else {
-        if (CELL_LEN > 0) {
-            load_cells(matrix, index, run);
-        } else {
-            load_codes(matrix, index, run);
-        }
-        load_scales(matrix, index, run);
+        return run;
     }
+    if (CELL_LEN > 0) {
+        unpack_cells(matrix, index, packed, run);
+    } else {
+        unpack_codes(index, packed, run);
+    }
+    unpack_scales(index, packed, run);
     return run;
+}
+
+Run load_run(Matrix matrix, uint64_t index) {
+    return unpack(matrix, index, load_packed(matrix, index));
 }
 
 // The group of a quad.

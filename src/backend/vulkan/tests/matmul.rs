@@ -50,6 +50,17 @@ fn tiles_of_every_size_are_correct_when_full_and_partial() {
 }
 
 #[test]
+fn some_tens_of_rows_are_correct_with_any_number_of_outputs() {
+    let formats = ["Q4_K", "Q6_K", "Q8_0", "Q3_K", "IQ2_XS", "F16"];
+    let formats = Format::ALL.iter().filter(|format| formats.contains(&format.name())).cycle();
+    let sizes = [(9, 37, 512), (16, 64, 2304), (17, 131, 768), (33, 95, 256), (64, 33, 1280), (64, 1, 256)];
+    for (&format, (rows, outputs, columns)) in formats.zip(sizes) {
+        let weight = random::weight("w", format, outputs, columns, 1);
+        check_both(&weight, &random::activations(rows * columns, 2));
+    }
+}
+
+#[test]
 fn activations_beyond_the_range_of_float16_stay_finite_and_precise() {
     let weight = random::weight("w", Format::Q8_0, 40, 64, 1);
     let mut x = random::activations(21 * 64, 2);
