@@ -16,6 +16,7 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #include <gpu/common.glsl>
+#include <gpu/half_range.glsl>
 #include <quant/matrix.glsl>
 #include "halves.glsl"
 #include "weight_halves.glsl"
@@ -28,7 +29,6 @@ layout(constant_id = 4) const uint SUBGROUP_ROWS = 32;
 layout(constant_id = 5) const uint SUBGROUP_OUTPUTS = 32;
 layout(constant_id = 6) const uint M = 16;
 layout(constant_id = 7) const uint N = 16;
-layout(constant_id = 8) const uint K = 16;
 layout(constant_id = 9) const uint RUNS = 1;
 layout(constant_id = 17) const uint BUFFERS = 1;
 
@@ -71,7 +71,7 @@ void load_next(uint first_run, inout Next next) {
         uint i = lane + e * WORKGROUP_SIZE;
         uint row = min(first.x + i / (RUNS * RUN_OCTETS), rows - 1);
         uint run = min(first_run + i / RUN_OCTETS % RUNS, runs - 1);
-        next.inputs[e] = WordQuads(run_of_halves(x, row, run, runs)).at[i % RUN_OCTETS];
+        next.inputs[e] = octet_of_x(x, row, run * RUN_OCTETS + i % RUN_OCTETS, runs).at[0];
     }
     [[unroll]] for (uint e = 0; e < WEIGHTS_EACH; e++) {
         uint i = lane + e * WORKGROUP_SIZE;
@@ -89,11 +89,12 @@ void stage(uint buffer_start, uint first_run, Next next) {
     }
     [[unroll]] for (uint e = 0; e < WEIGHTS_EACH; e++) {
         uint i = lane + e * WORKGROUP_SIZE;
-        if (i / RUNS >= TILE_OUTPUTS) continue;
-        uint start = buffer_start + (TILE_ROWS + i / RUNS) * STRIDE + i % RUNS * RUN_OCTETS;
-        bool exists = RUNS == 1 || first_run + i % RUNS < runs;
-        Run run = unpack(weight, index_of_run(i, first_run), next.weights[e]);
-        [[unroll]] for (uint q = 0; q < RUN_OCTETS; q++) staged[start + q] = exists ? octet_of_halves(run, q) : uvec4(0);
+        if (i / RUNS < TILE_OUTPUTS) {
+            uint start = buffer_start + (TILE_ROWS + i / RUNS) * STRIDE + i % RUNS * RUN_OCTETS;
+            bool exists = RUNS == 1 || first_run + i % RUNS < runs;
+            Run run = unpack(weight, index_of_run(i, first_run), next.weights[e]);
+            [[unroll]] for (uint q = 0; q < RUN_OCTETS; q++) staged[start + q] = exists ? octet_of_halves(run, q) : uvec4(0);
+        }
     }
 }
 
