@@ -77,11 +77,17 @@ pub fn cases() -> Vec<Case> {
     KvType::ALL.iter().flat_map(of_type).collect()
 }
 
-/// The same cases with a tolerance for queries and weights in float16.
+/// The cases that matrices of float16 can compute, with a tolerance for rounded queries and weights. Those of long heads are
+/// left out: a software device compiles their unrolled products for minutes.
+#[must_use]
 pub fn half_cases() -> Vec<Case> {
+    const LONGEST: usize = 64;
     // Queries round to a part of 2^11, which changes scores of up to 3 sqrt(key_dim) / 2 or so by less than 4e-3.
     const OF_HALVES: f64 = 8e-3;
-    let mut cases = cases();
+    let is_short = |cache: &CaseCache| cache.layers().iter().all(|layer| layer.kv.key_dim <= LONGEST);
+    let of_halves =
+        |case: &Case| case.cache.as_ref().is_some_and(|cache| cache.kv_type != KvType::F32 && is_short(cache));
+    let mut cases: Vec<Case> = cases().into_iter().filter(of_halves).collect();
     let expected = cases.iter_mut().flat_map(|case| &mut case.steps).flat_map(|step| &mut step.expected);
     expected.flatten().for_each(|expected| expected.tolerance += OF_HALVES);
     cases

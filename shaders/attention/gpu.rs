@@ -2,7 +2,8 @@
 //!
 //! - `kv_store.comp` stores the keys and values of the rows in the cache, and rotates keys and queries if rope is
 //!   fused.
-//! - `attend.comp` is for few rows of a sequence: one workgroup for each row and at most 8 heads.
+//! - `attend_row.comp` is for few rows of a sequence: one workgroup for each row and at most 8 heads.
+//! - `attend.comp` takes its place in steps that must be deterministic: its sums are those of `attend_tile.comp`.
 //! - `attend_tile.comp` is for more rows, or for many heads of one KV head: one workgroup for up to 32 queries.
 //! - `attend_matrices.comp` takes its place where the device multiplies float16 matrices: one workgroup for up to 64
 //!   queries.
@@ -52,8 +53,8 @@ struct Matrices {
 }
 
 impl Matrices {
-    /// The numbers of subgroups and positions of tiles, the largest first.
-    const SIZES: [(usize, usize); 5] = [(4, 64), (4, 32), (2, 64), (2, 32), (1, 32)];
+    /// The numbers of subgroups, and of matrices of a span, of tiles; the largest first.
+    const SIZES: [(usize, usize); 5] = [(4, 4), (4, 2), (2, 4), (2, 2), (1, 2)];
 
     /// The longest keys and values.
     const MOST_DIM: usize = 256;
@@ -62,7 +63,7 @@ impl Matrices {
     fn fitting<'a>(attention: &'a Attention, device: &'a DeviceLimits) -> impl Iterator<Item = QueryTile> + 'a {
         let tile = |shape: [u32; 3]| {
             let all = Self::SIZES.into_iter();
-            all.map(move |(subgroups, span_tokens)| Matrices { shape, subgroups, span_tokens })
+            all.map(move |(subgroups, columns)| Matrices { shape, subgroups, span_tokens: columns * shape[1] as usize })
                 .filter(|matrices| matrices.fits(attention.kv, device))
                 .map(|matrices| QueryTile::new(attention, matrices.queries(), Some(matrices)))
         };
@@ -74,12 +75,13 @@ impl Matrices {
     }
 
     fn fits(self, kv: KvShape, device: &DeviceLimits) -> bool {
-        let [m, n, _] = self.shape;
+        let [m, n, k] = self.shape;
         // The invocations of a query have at least 16 scores of a span each, and matrices start at 16 bytes.
         let parts = (device.subgroup_size / m) as usize;
         let shape_fits = parts > 0 && device.subgroup_size.is_multiple_of(m) && n >= 8;
         shape_fits
             && self.span_tokens.is_multiple_of(16 * parts)
+            && self.span_tokens.is_multiple_of(k as usize)
             && kv.key_dim.max(kv.value_dim) <= Self::MOST_DIM
             && self.workgroup_size(device) <= device.max_workgroup_size
             && self.shared_bytes(kv, device) <= device.shared_memory_bytes as usize
@@ -173,6 +175,8 @@ struct Division {
     heads: usize,
     /// Workgroups for all heads.
     tiles: usize,
+    /// Positions of a piece.
+    piece_tokens: usize,
     /// Pieces of the longest context.
     pieces: usize,
     /// Whether each piece has its own workgroup.
@@ -180,32 +184,86 @@ struct Division {
 }
 
 impl Division {
-    fn new(attention: &Attention, device: &DeviceLimits, rows: usize, context_tokens: usize) -> Division {
-        const MOST_HEADS: usize = 8;
-        let context_tokens = attention.selects(context_tokens).unwrap_or(context_tokens);
-        let of_kv_head = attention.group();
+    const MOST_HEADS: usize = 8;
+
+    /// The division for `attend.comp` and for tiles. Their pieces, and so the bits of their results, are always the same.
+    fn in_fixed_pieces(attention: &Attention, device: &DeviceLimits, rows: usize, context_tokens: usize) -> Division {
         // A head needs shared memory for its query, the scores of a piece, and one value for each invocation.
         let head_bytes = 4 * (attention.kv.key_dim.next_multiple_of(32) + PIECE_TOKENS + MAX_LANES);
-        let heads = (device.shared_memory_bytes as usize / head_bytes).clamp(1, MOST_HEADS).min(of_kv_head);
+        let mut division = Division::whole(attention, device.shared_memory_bytes as usize / head_bytes);
+        division.pieces = context_tokens.div_ceil(PIECE_TOKENS).max(1);
+        division.split = division.pieces > 1 && rows * division.tiles * division.pieces <= device.saturating_groups();
+        division
+    }
+
+    /// The division for `attend_row.comp`. Short contexts are not split, because merging takes as long as their rounds.
+    /// Others are split into enough pieces to keep the device busy.
+    fn in_pieces_of_any_length(
+        attention: &Attention,
+        device: &DeviceLimits,
+        rows: usize,
+        context_tokens: usize,
+    ) -> Division {
+        const SHORT_TOKENS: usize = 512;
+        const GROUPS_OF_UNIT: usize = 4;
+        let mut division = Division::whole(attention, heads_of_row(attention.kv, device));
+        let seen = match attention.window {
+            Some(Window::Last(positions) | Window::Chunk(positions)) => positions.min(context_tokens),
+            None => context_tokens,
+        };
+        let (groups, busy) = (rows * division.tiles, GROUPS_OF_UNIT * device.busy_groups());
+        let tokens_of_most = context_tokens.div_ceil((device.saturating_groups() / groups).max(1));
+        let tokens_of_busy = seen.div_ceil((busy / groups).max(1));
+        division.piece_tokens = tokens_of_most.max(tokens_of_busy).next_multiple_of(ROW_LANES);
+        division.pieces = context_tokens.div_ceil(division.piece_tokens);
+        division.split = seen > SHORT_TOKENS && seen > division.piece_tokens;
+        division
+    }
+
+    /// A division of at most `most_heads` heads, whose contexts are not split.
+    fn whole(attention: &Attention, most_heads: usize) -> Division {
+        let of_kv_head = attention.group();
+        let heads = of_kv_head.div_ceil(of_kv_head.div_ceil(most_heads.clamp(1, Self::MOST_HEADS)));
         let tiles = attention.kv.n_kv_heads * of_kv_head.div_ceil(heads);
-        let pieces = context_tokens.div_ceil(PIECE_TOKENS).max(1);
-        Division { heads, tiles, pieces, split: pieces > 1 && rows * tiles * pieces <= device.saturating_groups() }
+        Division { heads, tiles, piece_tokens: PIECE_TOKENS, pieces: 1, split: false }
+    }
+
+    /// The specialization constant of `attention/pieces.glsl`.
+    fn constant(&self) -> (u32, u32) {
+        (19, self.piece_tokens as u32)
+    }
+
+    /// The most partial results of a head of all rows, if up to `rows` rows are divided like this.
+    fn most_partials(&self, device: &DeviceLimits, rows: usize) -> usize {
+        if self.pieces == 1 { 0 } else { (device.saturating_groups() / self.tiles).min(rows * self.pieces) }
     }
 }
 
 /// The maximum number of invocations of a workgroup of `attend.comp`.
 const MAX_LANES: usize = 128;
 
+/// The number of invocations of a workgroup of `attend_row.comp`.
+const ROW_LANES: usize = 128;
+
+/// The most heads of a workgroup of `attend_row.comp`. Each needs shared memory for its query and its weights, and then
+/// for eight values of each invocation.
+fn heads_of_row(kv: KvShape, device: &DeviceLimits) -> usize {
+    const WORD: usize = size_of::<f32>();
+    // The slots of a round, and partial results of up to 8 heads.
+    const OTHERS: usize = WORD * (ROW_LANES + 8 * 16);
+    let in_loop = WORD * (kv.key_dim.next_multiple_of(32) + ROW_LANES);
+    (device.shared_memory_bytes as usize - OTHERS) / in_loop.max(8 * WORD * ROW_LANES)
+}
+
 /// Bytes of the partial results of all pieces.
 pub(super) fn scratch_bytes(attention: &Attention, device: &DeviceLimits, rows: usize, context_tokens: usize) -> u64 {
-    let division = Division::new(attention, device, rows, context_tokens);
-    if division.pieces == 1 {
-        return 0;
-    }
+    let context_tokens = attention.selects(context_tokens).unwrap_or(context_tokens);
+    let fixed = Division::in_fixed_pieces(attention, device, rows, context_tokens);
     // The largest step that is split: few rows of a long context, or more rows of a shorter one.
-    let pieces_of_rows = (device.saturating_groups() / division.tiles).min(rows * division.pieces);
+    let one_row = Division::in_pieces_of_any_length(attention, device, 1, context_tokens);
+    let partials = fixed.most_partials(device, rows).max(one_row.most_partials(device, rows));
     let record = attention.kv.value_dim.next_multiple_of(4) + 4;
-    (pieces_of_rows * attention.n_heads * record * size_of::<f32>()) as u64
+    (partials * attention.n_heads * record * size_of::<f32>()) as u64
 }
 
 /// Stores keys and values, then computes the attention; merges the pieces if contexts are split.
@@ -384,32 +442,49 @@ impl<'a> Run<'a> {
 
     fn attend(&self) -> Vec<Dispatch> {
         let (args, rows) = (self.args, self.args.rows.most());
-        let divide = |rows| Division::new(self.attention, args.device, rows, args.context_tokens);
-        let division = divide(rows);
+        let division = Division::in_fixed_pieces(self.attention, args.device, rows, self.context_tokens());
+        let heads_of_row = self.divide(rows).heads;
         // Rows that see different positions share no keys.
         let selects = self.attention.selects(args.context_tokens).is_some();
-        let choose = |rows| QueryTile::choose(self.attention, args, rows, division.heads);
+        let choose = |rows| QueryTile::choose(self.attention, args, rows, heads_of_row);
         let Some(tile) = choose(rows / args.sequences).filter(|_| !selects) else {
-            return self.rows(&division, Rows::All(rows)).collect();
+            return self.rows(Rows::All(rows)).collect();
         };
-        if division.split || args.sequences == 1 || tile.is_worthwhile(1, division.heads) {
+        if division.split || args.sequences == 1 || tile.is_worthwhile(1, heads_of_row) {
             let merged = self.merge(&division, Rows::All(rows));
             return [self.tiles(&tile, &division, false)].into_iter().chain(merged).collect();
         }
         // A row that is alone in its sequence would leave most of a tile empty, and process a long context piece after
         // piece.
         let alone = Rows::Alone(args.sequences);
-        let mut dispatches: Vec<Dispatch> = self.rows(&divide(args.sequences), alone).collect();
+        let mut dispatches: Vec<Dispatch> = self.rows(alone).collect();
         dispatches.insert(1, self.tiles(&tile, &division, true));
         dispatches
     }
 
+    /// The positions of the longest context that a row sees.
+    fn context_tokens(&self) -> usize {
+        self.attention.selects(self.args.context_tokens).unwrap_or(self.args.context_tokens)
+    }
+
+    /// The division of rows that are computed each by itself.
+    fn divide(&self, rows: usize) -> Division {
+        let divide =
+            if self.args.deterministic { Division::in_fixed_pieces } else { Division::in_pieces_of_any_length };
+        divide(self.attention, self.args.device, rows, self.context_tokens())
+    }
+
     /// The dispatches that compute each row by itself, and merge the pieces if contexts are split.
-    fn rows(&self, division: &Division, rows: Rows) -> impl Iterator<Item = Dispatch> {
+    fn rows(&self, rows: Rows) -> impl Iterator<Item = Dispatch> {
+        let division = self.divide(rows.most());
         let selects = u32::from(self.attention.selects(self.args.context_tokens).is_some());
-        let constants = vec![(0, self.lanes()), (1, division.heads as u32), (6, selects), rows.constant()];
-        let attend = self.dispatch(Module::AttentionAttend, division, constants, [division.tiles, rows.most()]);
-        [attend].into_iter().chain(self.merge(division, rows))
+        let (module, lanes) = match self.args.deterministic {
+            true => (Module::AttentionAttend, self.lanes()),
+            false => (Module::AttentionAttendRow, ROW_LANES as u32),
+        };
+        let constants = vec![(0, lanes), (1, division.heads as u32), (6, selects), rows.constant()];
+        let attend = self.dispatch(module, &division, constants, [division.tiles, rows.most()]);
+        [attend].into_iter().chain(self.merge(&division, rows))
     }
 
     /// The dispatch that computes rows in tiles: all rows, or all except those alone in their sequence.
@@ -465,7 +540,7 @@ impl<'a> Run<'a> {
             .size(attention.selects(args.context_tokens).unwrap_or(0))
             .float(attention.scale)
             .float(attention.softcap.unwrap_or(0.0));
-        constants.extend([(2, u32::from(division.split)), later_constant(attention)]);
+        constants.extend([(2, u32::from(division.split)), division.constant(), later_constant(attention)]);
         constants.extend(head_constants(attention.kv, args.kv.kv_type));
         // The validation layer (1.4.309) looks up the matrix shapes by index and not by id. The ids of
         // `attend_matrices.comp` up to these have no gaps, so after sorting the index of each is its id.
@@ -495,7 +570,8 @@ impl<'a> Run<'a> {
             .size(chunk)
             .size(division.pieces)
             .size(attention.selects(args.context_tokens).unwrap_or(0));
-        let mut constants = vec![(0, args.device.subgroup_size), rows.constant(), later_constant(attention)];
+        let mut constants =
+            vec![(0, args.device.subgroup_size), rows.constant(), division.constant(), later_constant(attention)];
         constants.extend(head_constants(attention.kv, args.kv.kv_type));
         division.split.then(|| Dispatch {
             module: Module::AttentionMerge,
@@ -523,11 +599,6 @@ mod tests {
             compute_units: 132,
             cooperative_matrix: None,
         }
-    }
-
-    #[test]
-    fn shaders_have_pieces_of_the_same_size() {
-        assert!(include_str!("pieces.glsl").contains(&format!("const uint PIECE_TOKENS = {PIECE_TOKENS};")));
     }
 
     #[test]

@@ -31,6 +31,14 @@ layout(push_constant, scalar) uniform Push {
 const uint OWN_QUADS = VALUES_TOGETHER / 4;
 const uint MOST_QUADS = 8;
 
+// Whether quads are loaded whole, so that their loads are under way at once: none is partly rotated, and the halves of its pairs
+// are quads too.
+bool has_whole_quads() {
+    if (KEY_DIM % 4 > 0 || VALUE_DIM % 4 > 0) return false;
+    if (ROTATES) return INTERLEAVED ? PAIRS % 2 == 0 : PAIRS % 4 == 0;
+    return true;
+}
+
 uint row;
 uint position;
 
@@ -44,8 +52,36 @@ float rotated_value(Floats x, uint start, uint column) {
     return column == first ? rotated.x : rotated.y;
 }
 
+// Four values that start at a multiple of four.
+vec4 load_whole(Floats x, uint start) {
+    return FloatQuads(uint64_t(x)).at[start / 4];
+}
+
+// Four rotated values of the head that starts at `start`.
+vec4 rotated_quad(Floats x, uint start, uint column) {
+    if (INTERLEAVED) {
+        vec4 pairs = load_whole(x, start + column);
+        vec2 of_pairs = uintBitsToFloat(WordPairs(uint64_t(frequencies)).at[column / 4]);
+        return vec4(rotate(pairs.xy, position, of_pairs.x, magnitude), rotate(pairs.zw, position, of_pairs.y, magnitude));
+    }
+    uint pair = column % PAIRS;
+    vec4 first = load_whole(x, start + pair);
+    vec4 second = load_whole(x, start + pair + PAIRS);
+    vec4 of_pairs = load_whole(frequencies, pair);
+    vec4 quad;
+    [[unroll]] for (uint i = 0; i < 4; i++) {
+        vec2 rotated = rotate(vec2(first[i], second[i]), position, of_pairs[i], magnitude);
+        quad[i] = column < PAIRS ? rotated.x : rotated.y;
+    }
+    return quad;
+}
+
 // Four values of a head of `dim` values, the first `turned` of which are rotated; zeros after its end.
 vec4 load_quad(Floats x, uint start, uint column, uint dim, uint turned) {
+    if (has_whole_quads()) {
+        if (column < turned) return rotated_quad(x, start, column);
+        return column < dim ? load_whole(x, start + column) : vec4(0.0);
+    }
     vec4 quad = vec4(0.0);
     [[unroll]] for (uint i = 0; i < 4; i++) {
         if (column + i < turned) {
@@ -104,6 +140,10 @@ void rotate_query(uint index) {
     [[unroll]] for (uint q = 0; q < OWN_QUADS; q++) {
         uint column = first + 4 * q;
         vec4 quad = load_quad(query, start, column, KEY_DIM, 2 * PAIRS);
+        if (has_whole_quads()) {
+            if (column < KEY_DIM) FloatQuads(uint64_t(rotated_query)).at[(start + column) / 4] = quad;
+            continue;
+        }
         [[unroll]] for (uint i = 0; i < 4; i++) if (column + i < KEY_DIM) rotated_query.at[start + column + i] = quad[i];
     }
 }

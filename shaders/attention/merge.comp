@@ -22,6 +22,9 @@ layout(push_constant, scalar) uniform Push {
     uint most_selected;    // 0: all
 };
 
+// Pieces whose loads are under way at once.
+const uint AHEAD = 8;
+
 void main() {
     uint row;
     uint head = gl_WorkGroupID.x;
@@ -32,10 +35,20 @@ void main() {
     for (uint quad = gl_LocalInvocationID.x; quad < VALUE_QUADS; quad += WORKGROUP_SIZE) {
         Softmax softmax = Softmax(-1.0 / 0.0, 0.0);
         vec4 gathered = vec4(0.0);
-        for (uint piece = seen.x / PIECE_TOKENS; piece <= last_piece; piece++) {
-            FloatQuads partial = partial_of(partials, gl_WorkGroupID.y * n_heads + head, max_pieces, piece);
-            vec2 factors = merge(softmax, Softmax(partial.at[0].x, partial.at[0].y));
-            gathered = merge_values(gathered, partial.at[1 + quad], factors);
+        for (uint first = seen.x / PIECE_TOKENS; first <= last_piece; first += AHEAD) {
+            vec4 softmaxes[AHEAD];
+            vec4 sums[AHEAD];
+            [[unroll]] for (uint p = 0; p < AHEAD; p++) {
+                uint piece = min(first + p, last_piece);
+                FloatQuads partial = partial_of(partials, gl_WorkGroupID.y * n_heads + head, max_pieces, piece);
+                softmaxes[p] = partial.at[0];
+                sums[p] = partial.at[1 + quad];
+            }
+            [[unroll]] for (uint p = 0; p < AHEAD; p++) {
+                if (first + p > last_piece) break;
+                vec2 factors = merge(softmax, Softmax(softmaxes[p].x, softmaxes[p].y));
+                gathered = merge_values(gathered, sums[p], factors);
+            }
         }
         write_result(y, sinks, row * n_heads + head, head, quad, gathered, softmax);
     }

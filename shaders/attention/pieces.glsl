@@ -2,7 +2,7 @@
 // their order with the same operations, either by one workgroup that loops over them or by another shader. So the bits
 // of a result do not depend on how the work was divided.
 
-const uint PIECE_TOKENS = 256;
+layout(constant_id = 19) const uint PIECE_TOKENS = 256;
 
 // Scores seen so far: their largest, and the sum of exp(score - largest).
 struct Softmax {

@@ -64,13 +64,15 @@ fn linear_with_float16_matrices_computes_the_expected_values() {
 
 #[test]
 fn attention_computes_the_expected_values() {
-    check_with(&sampled(attention::cases()), false, in_float32);
+    for deterministic in [false, true] {
+        check_with(&sampled(attention::cases()), deterministic, in_float32);
+    }
 }
 
 #[test]
 fn attention_with_float16_matrices_computes_the_expected_values() {
     if device_with_matrices().is_some() {
-        let ran = check_with(&half_of(attention::half_cases(), false), false, |_| {});
+        let ran = check_with(&sampled(attention::half_cases()), false, |_| {});
         assert!(ran.is_some_and(|ran| ran.contains(&Module::AttentionAttendMatrices)));
     }
 }
@@ -101,9 +103,14 @@ fn every_case_computes_the_expected_values_with_every_kernel() {
         let Some(ran) = check_with(&fusion::cases(), deterministic, in_float32) else { return };
         assert_eq!(ran.contains(&Module::Glu), !deterministic, "with many rows the gate is a separate dispatch");
     }
-    let Some(ran) = check_with(&attention::cases(), false, in_float32) else { return };
-    for module in [Module::AttentionAttend, Module::AttentionAttendTile, Module::AttentionMerge] {
-        assert!(ran.contains(&module), "{module:?} did not run");
+    if device_with_matrices().is_some() {
+        check_with(&attention::half_cases(), false, |_| {});
+    }
+    for (deterministic, of_rows) in [(false, Module::AttentionAttendRow), (true, Module::AttentionAttend)] {
+        let Some(ran) = check_with(&attention::cases(), deterministic, in_float32) else { return };
+        for module in [of_rows, Module::AttentionAttendTile, Module::AttentionMerge] {
+            assert!(ran.contains(&module), "{module:?} did not run");
+        }
     }
 }
 
