@@ -54,7 +54,7 @@ struct Matrices {
 
 impl Matrices {
     /// The numbers of subgroups, and of matrices of a span, of tiles; the largest first.
-    const SIZES: [(usize, usize); 5] = [(4, 4), (4, 2), (2, 4), (2, 2), (1, 2)];
+    const SIZES: [(usize, usize); 6] = [(8, 2), (4, 4), (4, 2), (2, 4), (2, 2), (1, 2)];
 
     /// The longest keys and values.
     const MOST_DIM: usize = 256;

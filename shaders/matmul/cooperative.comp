@@ -3,9 +3,8 @@
 //
 // As in `tile.comp`, a workgroup computes a tile of y and iterates over the columns, RUNS runs at a time, in shared
 // memory. Shared memory holds x as written by `halves.comp`, and the weights decoded and rounded to float16. Each
-// subgroup computes a part of the tile in matrices of M x N. The next runs are loaded while the current ones are
-// multiplied, and decoded when they are put into shared memory. With two buffers that is another part of it than the one
-// that is read, so that some subgroups decode while others multiply.
+// subgroup computes a part of the tile in matrices of M x N. The next runs are loaded and decoded while the current
+// ones are multiplied.
 //
 // The stride of rows in shared memory is an odd number of 16-byte units, so that the eight rows that a matrix reads at
 // once are in different banks.
@@ -16,7 +15,6 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #include <gpu/common.glsl>
-#include <gpu/half_range.glsl>
 #include <quant/matrix.glsl>
 #include "halves.glsl"
 #include "weight_halves.glsl"
@@ -29,14 +27,13 @@ layout(constant_id = 4) const uint SUBGROUP_ROWS = 32;
 layout(constant_id = 5) const uint SUBGROUP_OUTPUTS = 32;
 layout(constant_id = 6) const uint M = 16;
 layout(constant_id = 7) const uint N = 16;
+layout(constant_id = 8) const uint K = 16;
 layout(constant_id = 9) const uint RUNS = 1;
-layout(constant_id = 17) const uint BUFFERS = 1;
 
 // In units of eight float16 values or four float32 values.
 const uint RUN_OCTETS = 4;
 const uint STRIDE = RUNS * RUN_OCTETS + 1;
-const uint BUFFER = (TILE_ROWS + TILE_OUTPUTS) * STRIDE;
-const uint RESULT_QUADS = M * SUBGROUP_OUTPUTS / 4;
+const uint MATRIX_QUADS = M * N / 4;
 
 const uint SUBGROUPS_ACROSS = TILE_OUTPUTS / SUBGROUP_OUTPUTS;
 const uint MATRICES_DOWN = SUBGROUP_ROWS / M;
@@ -46,70 +43,59 @@ const uint MATRICES_ACROSS = SUBGROUP_OUTPUTS / N;
 const uint INPUTS_EACH = (TILE_ROWS * RUNS * RUN_OCTETS + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 const uint WEIGHTS_EACH = (TILE_OUTPUTS * RUNS + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 
-// Each buffer has rows of x, then rows of weights. At the end, each subgroup has M rows of results.
-shared uvec4 staged[BUFFERS * BUFFER];
+// Rows of x, then rows of weights. At the end, one matrix of results for each subgroup.
+shared uvec4 staged[(TILE_ROWS + TILE_OUTPUTS) * STRIDE];
 
 struct Next {
     uvec4 inputs[INPUTS_EACH];
-    Packed weights[WEIGHTS_EACH];
+    uvec4 weights[WEIGHTS_EACH * RUN_OCTETS];
 };
 
-uvec2 first;   // row and output of the tile
-uint rows;
-uint runs;
-
-// The index of a run that an invocation decodes. Outputs past the last repeat it; their results are not stored. So do
-// runs.
-uint64_t index_of_run(uint i, uint first_run) {
-    return uint64_t(min(first.y + i / RUNS, outputs - 1)) * runs + min(first_run + i % RUNS, runs - 1);
-}
-
-// Rows past the last repeat it; their results are not stored.
-void load_next(uint first_run, inout Next next) {
+// Indices past the last row or output repeat it; their results are not stored. Runs past the last are zeros.
+void load_next(uvec2 first, uint rows, uint first_run, uint runs, out Next next) {
     uint lane = gl_LocalInvocationID.x;
     [[unroll]] for (uint e = 0; e < INPUTS_EACH; e++) {
         uint i = lane + e * WORKGROUP_SIZE;
         uint row = min(first.x + i / (RUNS * RUN_OCTETS), rows - 1);
-        uint run = min(first_run + i / RUN_OCTETS % RUNS, runs - 1);
-        next.inputs[e] = octet_of_x(x, row, run * RUN_OCTETS + i % RUN_OCTETS, runs).at[0];
+        uint run = first_run + i / RUN_OCTETS % RUNS;
+        next.inputs[e] = run < runs ? WordQuads(run_of_halves(x, row, run, runs)).at[i % RUN_OCTETS] : uvec4(0);
     }
     [[unroll]] for (uint e = 0; e < WEIGHTS_EACH; e++) {
         uint i = lane + e * WORKGROUP_SIZE;
-        if (i / RUNS < TILE_OUTPUTS) next.weights[e] = load_packed(weight, index_of_run(i, first_run));
-    }
-}
-
-// Weights of runs past the last are zeros.
-void stage(uint buffer_start, uint first_run, Next next) {
-    uint lane = gl_LocalInvocationID.x;
-    [[unroll]] for (uint e = 0; e < INPUTS_EACH; e++) {
-        uint i = lane + e * WORKGROUP_SIZE;
-        uint row = i / (RUNS * RUN_OCTETS);
-        if (row < TILE_ROWS) staged[buffer_start + row * STRIDE + i % (RUNS * RUN_OCTETS)] = next.inputs[e];
-    }
-    [[unroll]] for (uint e = 0; e < WEIGHTS_EACH; e++) {
-        uint i = lane + e * WORKGROUP_SIZE;
-        if (i / RUNS < TILE_OUTPUTS) {
-            uint start = buffer_start + (TILE_ROWS + i / RUNS) * STRIDE + i % RUNS * RUN_OCTETS;
-            bool exists = RUNS == 1 || first_run + i % RUNS < runs;
-            Run run = unpack(weight, index_of_run(i, first_run), next.weights[e]);
-            [[unroll]] for (uint q = 0; q < RUN_OCTETS; q++) staged[start + q] = exists ? octet_of_halves(run, q) : uvec4(0);
+        uint output_row = min(first.y + i / RUNS, outputs - 1);
+        uint run_index = first_run + i % RUNS;
+        if (run_index < runs) {
+            Run run = load_run(weight, uint64_t(output_row) * runs + run_index);
+            [[unroll]] for (uint q = 0; q < RUN_OCTETS; q++) {
+                next.weights[e * RUN_OCTETS + q] = octet_of_halves(run, q);
+            }
+        } else {
+            [[unroll]] for (uint q = 0; q < RUN_OCTETS; q++) next.weights[e * RUN_OCTETS + q] = uvec4(0);
         }
     }
 }
 
-// Stores a result of which the sum is at `value` in shared memory.
-void finish(uint row, uint output_row, uint value) {
-    if (row >= rows || output_row >= outputs) return;
-    float result = uintBitsToFloat(staged[value / 4][value % 4]) * divisor_of_halves(x, row, runs).at[0];
-    store_result(row, output_row, biased(result, output_row));
+void stage(Next next) {
+    uint lane = gl_LocalInvocationID.x;
+    [[unroll]] for (uint e = 0; e < INPUTS_EACH; e++) {
+        uint i = lane + e * WORKGROUP_SIZE;
+        uint row = i / (RUNS * RUN_OCTETS);
+        if (row < TILE_ROWS) staged[row * STRIDE + i % (RUNS * RUN_OCTETS)] = next.inputs[e];
+    }
+    [[unroll]] for (uint e = 0; e < WEIGHTS_EACH; e++) {
+        uint i = lane + e * WORKGROUP_SIZE;
+        uint start = (TILE_ROWS + i / RUNS) * STRIDE + i % RUNS * RUN_OCTETS;
+        if (i / RUNS < TILE_OUTPUTS) {
+            [[unroll]] for (uint q = 0; q < RUN_OCTETS; q++) staged[start + q] = next.weights[e * RUN_OCTETS + q];
+        }
+    }
 }
 
 void main() {
-    first = tile_index() * uvec2(TILE_ROWS, TILE_OUTPUTS);
-    rows = count_rows(step, row_kind);
+    uvec2 first = tile_index() * uvec2(TILE_ROWS, TILE_OUTPUTS);
+    uint rows = count_rows(step, row_kind);
     if (first.x >= rows || first.y >= outputs) return;
-    runs = (columns + 31) / 32;
+    uint runs = (columns + 31) / 32;
     // The position of this subgroup in the tile.
     uint down = gl_SubgroupID / SUBGROUPS_ACROSS * SUBGROUP_ROWS;
     uint across = gl_SubgroupID % SUBGROUPS_ACROSS * SUBGROUP_OUTPUTS;
@@ -119,56 +105,41 @@ void main() {
         sums[i] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0.0);
     }
     Next next;
-    load_next(0, next);
-    uint current = 0;
-    if (BUFFERS == 2) {
-        stage(current, 0, next);
-        if (RUNS < runs) load_next(RUNS, next);
-        barrier();
-    }
+    load_next(first, rows, 0, runs, next);
     for (uint first_run = 0; first_run < runs; first_run += RUNS) {
-        if (BUFFERS == 1) {
-            stage(current, first_run, next);
-            barrier();
-            if (first_run + RUNS < runs) load_next(first_run + RUNS, next);
-        }
-        [[unroll]] for (uint k = 0; k < RUNS * 32; k += K) {
+        stage(next);
+        barrier();
+        if (first_run + RUNS < runs) load_next(first, rows, first_run + RUNS, runs, next);
+        for (uint k = 0; k < RUNS * 32; k += K) {
             coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> of_rows[MATRICES_DOWN];
             [[unroll]] for (uint r = 0; r < MATRICES_DOWN; r++) {
-                uint corner = current + (down + r * M) * STRIDE + k / 8;
-                coopMatLoad(of_rows[r], staged, corner, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+                coopMatLoad(of_rows[r], staged, (down + r * M) * STRIDE + k / 8, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
             }
             [[unroll]] for (uint o = 0; o < MATRICES_ACROSS; o++) {
                 coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB> of_outputs;
-                uint corner = current + (TILE_ROWS + across + o * N) * STRIDE + k / 8;
-                coopMatLoad(of_outputs, staged, corner, STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
+                uint start = (TILE_ROWS + across + o * N) * STRIDE + k / 8;
+                coopMatLoad(of_outputs, staged, start, STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
                 [[unroll]] for (uint r = 0; r < MATRICES_DOWN; r++) {
                     uint i = r * MATRICES_ACROSS + o;
                     sums[i] = coopMatMulAdd(of_rows[r], of_outputs, sums[i]);
                 }
             }
         }
-        if (BUFFERS == 2) {
-            current = BUFFER - current;
-            uint following = first_run + RUNS;
-            if (following < runs) stage(current, following, next);
-            if (following + RUNS < runs) load_next(following + RUNS, next);
-        }
         barrier();
     }
 
-    // Each subgroup has a part of the memory.
-    uint part = gl_SubgroupID * RESULT_QUADS;
-    [[unroll]] for (uint r = 0; r < MATRICES_DOWN; r++) {
-        [[unroll]] for (uint o = 0; o < MATRICES_ACROSS; o++) {
-            uint i = r * MATRICES_ACROSS + o;
-            coopMatStore(sums[i], staged, part + o * N / 4, SUBGROUP_OUTPUTS / 4, gl_CooperativeMatrixLayoutRowMajor);
+    uint result_start = gl_SubgroupID * MATRIX_QUADS;
+    [[unroll]] for (uint i = 0; i < MATRICES_DOWN * MATRICES_ACROSS; i++) {
+        coopMatStore(sums[i], staged, result_start, N / 4, gl_CooperativeMatrixLayoutRowMajor);
+        barrier();
+        for (uint e = gl_SubgroupInvocationID; e < M * N; e += gl_SubgroupSize) {
+            uint row = first.x + down + i / MATRICES_ACROSS * M + e / N;
+            uint output_row = first.y + across + i % MATRICES_ACROSS * N + e % N;
+            if (row >= rows || output_row >= outputs) continue;
+            float divisor = divisor_of_halves(x, row, runs).at[0];
+            float result = uintBitsToFloat(staged[result_start + e / 4][e % 4]) * divisor;
+            store_result(row, output_row, biased(result, output_row));
         }
-        subgroupBarrier();
-        for (uint e = gl_SubgroupInvocationID; e < M * SUBGROUP_OUTPUTS; e += gl_SubgroupSize) {
-            uvec2 place = uvec2(down + r * M + e / SUBGROUP_OUTPUTS, across + e % SUBGROUP_OUTPUTS);
-            finish(first.x + place.x, first.y + place.y, 4 * part + e);
-        }
-        subgroupBarrier();
+        barrier();
     }
 }

@@ -16,11 +16,11 @@
 //! # Some tens of rows
 //!
 //! Up to 64 rows the time is that of reading the weights, if enough of them are on their way at any time. So in
-//! `few_rows.comp` every subgroup has a range of columns and 32 or 64 outputs of its own, and loads the next runs of its
+//! `few_rows.comp` every subgroup has a range of columns and 32 outputs of its own, and loads the next runs of its
 //! weights while it multiplies. A compute unit needs about [`SUBGROUPS_OF_UNIT`] such subgroups. There are as many
 //! ranges of columns as give that number, up to 16 in a workgroup. A tile has all rows, so that each weight is decoded
-//! once, and as many outputs as leave enough tiles, because all read the same rows. A gated product has the same outputs
-//! of both weights in a tile and applies the activation.
+//! once; it has 64 outputs, where that leaves enough tiles, so that subgroups share the rows that they read. A gated
+//! product has 32 outputs of both weights in a tile and applies the activation.
 //!
 //! # The tile
 //!
@@ -36,16 +36,15 @@
 //! | | 64 x 64 | 128 | 18 KiB | 32 | 10.7 |
 //! | | 32 x 32 | 64 | 9 KiB | 16 | 8 |
 //! | | 16 x 64 | 64 | 11 KiB | 12.8 | 8 |
-//! | float16 | 128 x 128 | 8 subgroups | 40 KiB, or 20 | 64 | 171, in matrices of 16 x 16 |
-//! | | 64 x 64 | 4 subgroups | 20 KiB | 32 | 128 |
+//! | float16 | 128 x 128 | 8 subgroups | 36 KiB, or 20 | 64 | 171, in matrices of 16 x 16 |
+//! | | 64 x 64 | 4 subgroups | 18 KiB | 32 | 128 |
 //! | | 32 x 32 | 2 subgroups | 17 KiB | 16 | 85 |
 //! | | 16 x 64 | 4 subgroups | 11 KiB | 12.8 | 64 |
 //!
-//! Float32 tiles load 32 columns at a time, small float16 tiles 64 or 128. The largest two float16 tiles load 32 columns
-//! into each of two buffers in turn: subgroups that decode weights for one buffer run next to others that multiply from
-//! the other. The largest has one buffer if the device has less than 40 KiB. Every tile fits into 48 KiB, which can be
-//! the limit even of a large GPU. Shared memory delivers 128 bytes per cycle and core, which is enough for 1365
-//! multiply-adds per cycle with the first float16 tile; the peak of a core of an H100 or H200 is 2048.
+//! Float32 tiles load 32 columns at a time. Float16 tiles load 64 columns, the 32 x 32 tile 128, and the largest tile
+//! 32 if the device has less than 36 KiB. Every tile fits into 48 KiB, which can be the limit even of a large GPU.
+//! Shared memory delivers 128 bytes per cycle and core, which is enough for 1365 multiply-adds per cycle with the first
+//! float16 tile; the peak of a core of an H100 or H200 is 2048.
 
 use super::Linear;
 use crate::fusion::FusesWith;
@@ -79,14 +78,12 @@ pub(crate) struct Tile {
     /// The part that one invocation (`tile.glsl`) or one subgroup (`cooperative.comp`) computes.
     part_rows: usize,
     part_outputs: usize,
-    /// Runs of columns in a buffer in shared memory.
+    /// Runs of columns in shared memory at a time.
     runs: usize,
-    /// Such buffers: one, or another one that is filled while the first is read.
-    buffers: usize,
 }
 
 const fn tile(rows: usize, outputs: usize, part_rows: usize, part_outputs: usize, runs: usize) -> Tile {
-    Tile { rows, outputs, part_rows, part_outputs, runs, buffers: 1 }
+    Tile { rows, outputs, part_rows, part_outputs, runs }
 }
 
 /// The tiles of `tile.glsl`, the largest first.
@@ -101,9 +98,9 @@ const TILES: [Tile; 5] = [
 /// The tiles of `cooperative.comp`, the largest first. Their parts are whole matrices of every shape that
 /// [`cooperative_shape_fits`] accepts.
 const COOPERATIVE_TILES: [Tile; 5] = [
-    Tile { buffers: 2, ..tile(128, 128, 64, 32, 1) },
+    tile(128, 128, 64, 32, 2),
     tile(128, 128, 64, 32, 1),
-    Tile { buffers: 2, ..tile(64, 64, 32, 32, 1) },
+    tile(64, 64, 32, 32, 2),
     tile(32, 32, 32, 16, 4),
     tile(16, 64, 16, 16, 2),
 ];
@@ -129,7 +126,7 @@ impl Tile {
 
     /// Bytes of shared memory, with values of `value_bytes` bytes: rows of whole runs, each padded with 16 bytes.
     fn shared_bytes(self, value_bytes: usize) -> usize {
-        self.buffers * (self.rows + self.outputs) * (self.runs * RUN_COLUMNS * value_bytes + 16)
+        (self.rows + self.outputs) * (self.runs * RUN_COLUMNS * value_bytes + 16)
     }
 
     /// The tile for `products` products that run concurrently. See the module documentation.
@@ -175,9 +172,7 @@ struct FewRows {
     outputs: usize,
     /// Weights that share the tile.
     weights: usize,
-    /// Outputs of a subgroup, all of one weight: whole strips.
-    part: usize,
-    /// Ranges of columns, each of another subgroup.
+    /// Ranges of columns. A subgroup computes [`FewRows::SUBGROUP_OUTPUTS`] outputs of one weight from one range.
     deep: usize,
     /// Runs of an output that are loaded ahead.
     ahead: usize,
@@ -187,9 +182,8 @@ impl FewRows {
     /// The most subgroups of a workgroup.
     const MOST_SUBGROUPS: usize = 16;
 
-    /// Outputs of a strip, which a subgroup decodes at a time: whole matrices of every shape that
-    /// [`cooperative_shape_fits`] accepts.
-    const STRIP: usize = 32;
+    /// Outputs of a subgroup: two matrices or more of every shape that [`cooperative_shape_fits`] accepts.
+    const SUBGROUP_OUTPUTS: usize = 32;
 
     /// The tile for a product with a weight of which a run has `run_bytes` bytes; `None` if the device has too little
     /// shared memory or too small workgroups.
@@ -197,24 +191,21 @@ impl FewRows {
         // Runs that are loaded ahead are in registers, of which the sums of more rows leave fewer.
         const BYTES_AHEAD: usize = 80;
         let rows = rows.next_multiple_of(BLOCK_ROWS).min(MOST_FEW_ROWS);
-        let busy = device.busy_groups();
-        // Two strips share the rows that a subgroup reads, if there are registers for their sums.
-        let strips = if rows <= MOST_FEW_ROWS / 2 && outputs >= 2 * Self::STRIP * busy { 2 } else { 1 };
-        let bytes_ahead = if rows > MOST_FEW_ROWS / 2 { BYTES_AHEAD / 2 } else { BYTES_AHEAD / strips };
+        let bytes_ahead = if rows > MOST_FEW_ROWS / 2 { BYTES_AHEAD / 2 } else { BYTES_AHEAD };
         let ahead = (bytes_ahead / run_bytes.max(1)).clamp(1, 4);
-        let part = strips * Self::STRIP;
-        let parts = outputs.div_ceil(part).max(1);
-        let across = if parts >= 2 * busy { 2 } else { 1 };
-        let wanted = (SUBGROUPS_OF_UNIT * busy / parts).clamp(4, Self::MOST_SUBGROUPS / across);
-        let halved = std::iter::successors(Some(1 << wanted.ilog2()), |deep| (*deep > 1).then(|| deep / 2));
-        let outputs = across * part;
-        halved.map(|deep| FewRows { rows, outputs, weights: 1, part, deep, ahead }).find(|tile| tile.fits(device))
+        let parts = outputs.div_ceil(Self::SUBGROUP_OUTPUTS);
+        let across = if parts >= 2 * device.busy_groups() { 2 } else { 1 };
+        let wanted = SUBGROUPS_OF_UNIT * device.busy_groups() / parts.max(1);
+        let deep = wanted.next_power_of_two().clamp(4, Self::MOST_SUBGROUPS / across);
+        let halved = std::iter::successors(Some(deep), |deep| (*deep > 1).then(|| deep / 2));
+        let outputs = across * Self::SUBGROUP_OUTPUTS;
+        halved.map(|deep| FewRows { rows, outputs, weights: 1, deep, ahead }).find(|tile| tile.fits(device))
     }
 
     /// The tile of a gated product of two weights, each of which would have this tile alone: with the same ranges of
     /// columns, so that the bits are the same. `None` if the workgroup would be too large.
     fn gated(self, device: &DeviceLimits) -> Option<FewRows> {
-        let tile = FewRows { outputs: self.part, weights: 2, ..self };
+        let tile = FewRows { outputs: Self::SUBGROUP_OUTPUTS, weights: 2, ..self };
         (tile.fits(device) && tile.subgroups() <= Self::MOST_SUBGROUPS).then_some(tile)
     }
 
@@ -224,13 +215,13 @@ impl FewRows {
     }
 
     fn subgroups(self) -> usize {
-        self.weights * self.outputs / self.part * self.deep
+        self.weights * self.outputs / Self::SUBGROUP_OUTPUTS * self.deep
     }
 
-    /// Each subgroup has a run of each output of a strip, padded with 16 bytes, or 16 rows of results.
+    /// Each subgroup has a run of each of its outputs, padded with 16 bytes, or 16 rows of results.
     fn shared_bytes(self) -> usize {
-        let weights = Self::STRIP * (RUN_COLUMNS * 2 + 16);
-        self.subgroups() * weights.max(16 * Self::STRIP * 4)
+        let weights = Self::SUBGROUP_OUTPUTS * (RUN_COLUMNS * 2 + 16);
+        self.subgroups() * weights.max(16 * Self::SUBGROUP_OUTPUTS * 4)
     }
 }
 
@@ -343,8 +334,7 @@ pub(super) fn dispatches(linear: &Linear, args: &GpuArgs<'_>) -> Vec<Dispatch> {
     let products: Vec<_> = products.map(|product| product.dispatch(args)).collect();
     let rounded = [Module::MatmulFewRows, Module::MatmulCooperative];
     let rounds = products.iter().any(|product| rounded.contains(&product.module));
-    let shape = args.device.cooperative_matrix.filter(|_| rounds);
-    shape.map(|shape| halves(args, shape)).into_iter().chain(products).collect()
+    rounds.then(|| halves(args)).into_iter().chain(products).collect()
 }
 
 /// The bias of each weight that has one.
@@ -371,9 +361,9 @@ impl FusesWith<Glu> for Linear {
     }
 
     fn scratch_bytes_with(&self, _: &Glu, device: &DeviceLimits, rows: usize, _: usize) -> u64 {
-        // Also where one tile has both weights, because fewer rows may have two.
-        match Method::of(&self.weights[0], device, false, rows) {
+        match Method::of(&self.weights[0], device, false, rows).gated(device) {
             Method::MatVec => 0,
+            Method::FewRows(FewRows { weights: 2, .. }, _) => halves_bytes(rows, self.weights[0].columns),
             _ => gates_bytes(self, rows) + scratch_bytes(self, device, rows),
         }
     }
@@ -384,7 +374,7 @@ impl FusesWith<Glu> for Linear {
         match Method::of(weight, args.device, args.deterministic, args.rows.most()).gated(args.device) {
             Method::MatVec => return vec![gated().mat_vec(args)],
             Method::FewRows(tile, shape) if tile.weights == 2 => {
-                return vec![halves(args, shape), gated().few_rows(args, tile, shape)];
+                return vec![halves(args), gated().few_rows(args, tile, shape)];
             }
             _ => {}
         }
@@ -436,7 +426,7 @@ pub(super) fn dispatch_of_heads(weight: &Weight, heads: usize, args: &GpuArgs<'_
 }
 
 /// Rounds the input to float16 and stores it in the scratch memory.
-fn halves(args: &GpuArgs<'_>, [_, _, k]: [u32; 3]) -> Dispatch {
+fn halves(args: &GpuArgs<'_>) -> Dispatch {
     let input = args.inputs[0];
     let push = Push::new()
         .address(input.region.address)
@@ -447,7 +437,7 @@ fn halves(args: &GpuArgs<'_>, [_, _, k]: [u32; 3]) -> Dispatch {
     let whole_runs = input.width.is_multiple_of(RUN_COLUMNS);
     Dispatch {
         module: Module::MatmulHalves,
-        constants: vec![(0, word(halves_lanes(args.device, input.width))), (3, u32::from(whole_runs)), (8, k)],
+        constants: vec![(0, word(halves_lanes(args.device, input.width))), (3, u32::from(whole_runs))],
         push,
         groups: groups([1, args.rows.most(), 1]),
         reads: vec![input.region],
@@ -488,8 +478,7 @@ impl Product<'_> {
         let weights = if self.gated.is_some() { 2 } else { 1 };
         let shape = MatVec::new(args.device, self.weight.columns, args.rows.most());
         let shape = if self.heads == 1 { shape } else { shape.in_heads_of(self.weight.rows / self.heads) };
-        let groups =
-            args.spread(self.weight.rows, shape.outputs_of_group() / weights, args.rows.most().div_ceil(shape.rows));
+        let groups = args.spread(self.weight.rows, shape.outputs_of_group() / weights, args.rows.most().div_ceil(shape.rows));
         let own = [(16, self.heads), (17, weights - 1), (18, self.activation())];
         let constants: Vec<_> = shape.constants().into_iter().chain(own).collect();
         self.dispatch_of(args, Module::MatmulMatVec, self.input.region, &constants, groups)
@@ -505,7 +494,7 @@ impl Product<'_> {
             (0, tile.subgroups() * args.device.subgroup_size as usize),
             (1, tile.rows),
             (2, tile.outputs),
-            (4, tile.part),
+            (4, FewRows::SUBGROUP_OUTPUTS),
             (5, tile.deep),
             (6, m as usize),
             (7, n as usize),
@@ -535,7 +524,6 @@ impl Product<'_> {
             (7, n as usize),
             (8, k as usize),
             (9, tile.runs),
-            (17, tile.buffers),
         ];
         let groups = self.tiles(args, tile);
         self.dispatch_of(args, Module::MatmulCooperative, input_as_halves(args), &constants, groups)
@@ -629,8 +617,7 @@ impl MatVec {
         let rows = rows.unwrap_or(1);
         // More would leave room for fewer workgroups in a compute unit.
         const USUAL_BYTES: usize = 18 << 10;
-        let runs_that_fit =
-            USUAL_BYTES.min(device.shared_memory_bytes as usize) / (rows * Self::RUN_QUADS * Self::QUAD_BYTES);
+        let runs_that_fit = USUAL_BYTES.min(device.shared_memory_bytes as usize) / (rows * Self::RUN_QUADS * Self::QUAD_BYTES);
         let chunk_runs = (runs_that_fit / lanes * lanes).clamp(lanes, runs.next_multiple_of(lanes));
         MatVec { lanes, teams, rows, outputs: Self::outputs_for(rows), chunk_runs }
     }
@@ -643,7 +630,7 @@ impl MatVec {
 
     /// Outputs whose unpacked weights and sums fit into the registers of an invocation.
     fn outputs_for(rows: usize) -> usize {
-        if rows <= 2 { 4 } else { 2 }
+        if rows <= MAX_ROWS_BEFORE_MATRICES { 4 } else { 2 }
     }
 
     /// The same with as many outputs in a workgroup as divide the `outputs` outputs of a head.
@@ -733,10 +720,9 @@ mod tests {
             assert_eq!(chosen(2048, 4096), (128, 128), "{shape}");
             assert_eq!(chosen(512, 1024), (64, 64), "{shape}");
             assert_eq!(chosen(128, 512), (32, 32), "{shape}");
+            assert_eq!(chosen(16, 128_256), (16, 64), "{shape}");
             assert_eq!(chosen(512, 64), (32, 32), "{shape}");
         }
-        let in_float32 = Method::choose(&device(None, 48 << 10), false, 16, 128_256, RUN_BYTES);
-        assert_eq!(rows_and_outputs(in_float32), (16, 64));
     }
 
     #[test]
@@ -744,22 +730,19 @@ mod tests {
         let device = device(Some([16, 16, 16]), 48 << 10);
         let chosen = |rows, outputs| {
             let tile = FewRows::choose(&device, rows, outputs, RUN_BYTES).expect("the device is large");
-            (tile.rows, tile.outputs, tile.part, tile.deep)
+            (tile.rows, tile.outputs, tile.deep, tile.ahead)
         };
-        assert_eq!(chosen(9, 4096), (16, 32, 32, 16));
-        assert_eq!(chosen(32, 1024), (32, 32, 32, 16));
-        assert_eq!(chosen(32, 14_336), (32, 64, 64, 8));
-        assert_eq!(chosen(33, 14_336), (48, 64, 32, 4));
-        assert_eq!(chosen(64, 128_256), (64, 64, 32, 4));
-        assert_eq!(chosen(16, 128_256), (16, 128, 64, 4));
-        let gated = |rows, outputs| {
-            let tile = FewRows::choose(&device, rows, outputs, RUN_BYTES).and_then(|tile| tile.gated(&device));
+        assert_eq!(chosen(9, 4096), (16, 32, 16, 4));
+        assert_eq!(chosen(32, 1024), (32, 32, 16, 4));
+        assert_eq!(chosen(33, 14_336), (48, 64, 4, 2));
+        assert_eq!(chosen(64, 128_256), (64, 64, 4, 2));
+        let gated = |outputs| {
+            let tile = FewRows::choose(&device, 32, outputs, RUN_BYTES).and_then(|tile| tile.gated(&device));
             tile.map(|tile| (tile.outputs, tile.deep, tile.subgroups()))
         };
-        assert_eq!(gated(32, 14_336), Some((64, 8, 16)));
-        assert_eq!(gated(64, 14_336), Some((32, 4, 8)));
-        assert_eq!(gated(64, 8192), Some((32, 8, 16)));
-        assert_eq!(gated(64, 4096), None);
+        assert_eq!(gated(14_336), Some((32, 4, 8)));
+        assert_eq!(gated(8192), Some((32, 8, 16)));
+        assert_eq!(gated(4096), None);
         for (memory, size, subgroups) in [(48, 1024, 16), (16, 1024, 4), (48, 128, 4), (48, 32, 1)] {
             let device = DeviceLimits { max_workgroup_size: size, ..device_with(memory) };
             let tile = FewRows::choose(&device, 32, 4096, RUN_BYTES).expect("one subgroup fits");
@@ -793,8 +776,8 @@ mod tests {
         }
         for tile in COOPERATIVE_TILES {
             assert!(tile.part_rows.is_multiple_of(16) && tile.part_outputs.is_multiple_of(16), "{tile:?}");
-            // Each subgroup stores its results through 16 rows of floats in shared memory.
-            assert!(tile.rows / tile.part_rows * tile.outputs * 16 * 4 <= tile.shared_bytes(2), "{tile:?}");
+            // Each subgroup stores its results through a matrix of 16 x 16 floats in shared memory.
+            assert!(tile.parts() * 16 * 16 * 4 <= tile.shared_bytes(2), "{tile:?}");
         }
     }
 

@@ -38,7 +38,7 @@ void main() {
     for (uint octet = lane; octet < 4 * runs; octet += WORKGROUP_SIZE) {
         vec4 first = inverse * load_input(x, columns, row, 8 * octet);
         vec4 second = inverse * load_input(x, columns, row, 8 * octet + 4);
-        octet_of_x(halves, row, octet, runs).at[0] = pack_halves(first, second);
+        WordQuads(run_of_halves(halves, row, octet / 4, runs)).at[octet % 4] = pack_halves(first, second);
     }
     if (lane == 0) divisor_of_halves(halves, row, runs).at[0] = power_of(exponent);
 }

@@ -1,23 +1,20 @@
-// x in float16, as written by `halves.comp`: blocks of 16 rows. A block has 16 rows of K columns, one after the other, for
-// each K columns; then the divisors of its rows. So matrices of K columns are in consecutive memory.
+// x in float16, as written by `halves.comp`: blocks of 16 rows. A block has 16 times 64 bytes for each run of columns, one
+// after the other, and then the divisors of its rows.
 
-layout(constant_id = 8) const uint K = 16;
-
-const uint BLOCK_ROWS = 16;
 const uint RUN_BYTES = 64;
-const uint OCTETS_OF_K = K / 8;   // eight columns, 16 bytes
+const uint BLOCK_ROWS = 16;
+const uint BLOCK_RUN_BYTES = BLOCK_ROWS * RUN_BYTES;
 
 // The block that contains a row.
 uint64_t block_of_halves(uint64_t halves, uint row, uint runs) {
-    return halves + uint64_t(row / BLOCK_ROWS) * (BLOCK_ROWS * (runs * RUN_BYTES + 4));
+    return halves + uint64_t(row / BLOCK_ROWS) * (runs * BLOCK_RUN_BYTES + BLOCK_ROWS * 4);
 }
 
-// Eight columns of a row.
-WordQuads octet_of_x(uint64_t halves, uint row, uint octet, uint runs) {
-    uint index = (octet / OCTETS_OF_K * BLOCK_ROWS + row % BLOCK_ROWS) * OCTETS_OF_K + octet % OCTETS_OF_K;
-    return WordQuads(block_of_halves(halves, row, runs) + index * 16);
+// A run of a row.
+uint64_t run_of_halves(uint64_t halves, uint row, uint run, uint runs) {
+    return block_of_halves(halves, row, runs) + (run * BLOCK_ROWS + row % BLOCK_ROWS) * RUN_BYTES;
 }
 
 Floats divisor_of_halves(uint64_t halves, uint row, uint runs) {
-    return Floats(block_of_halves(halves, row, runs) + BLOCK_ROWS * runs * RUN_BYTES + row % BLOCK_ROWS * 4);
+    return Floats(block_of_halves(halves, row, runs) + runs * BLOCK_RUN_BYTES + row % BLOCK_ROWS * 4);
 }

@@ -9,5 +9,5 @@ uvec4 octet_of_halves(Run run, uint octet) {
         first = clamp(first, -65504.0, 65504.0);
         second = clamp(second, -65504.0, 65504.0);
     }
-    return pack_halves(first, second);
+    return uvec4(packHalf2x16(first.xy), packHalf2x16(first.zw), packHalf2x16(second.xy), packHalf2x16(second.zw));
 }
