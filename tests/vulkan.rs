@@ -392,7 +392,7 @@ fn layers_on_the_cpu_and_on_a_device_agree_with_the_cpu_alone() {
             device: ComputeDevice::Vulkan(0).into(),
             gpu_layers: Some(gpu_layers),
             kernel,
-            // Always float32 products, so only rounding differs.
+            // No products in float16, so only rounding differs: that of sums, and of inputs to 15 bits on the device.
             deterministic: true,
             kv_type: KvType::F32,
             context_tokens: Some(128),
@@ -407,7 +407,7 @@ fn layers_on_the_cpu_and_on_a_device_agree_with_the_cpu_alone() {
         };
         let rows = on(gpu_layers, Kernel::Scalar);
         let worst = largest(&rows.iter().zip(&cpu).map(distance).collect::<Vec<_>>());
-        assert!(worst < 1e-3, "with {gpu_layers} layers on the device a logit differs by {worst} from the CPU's");
+        assert!(worst < 1e-2, "with {gpu_layers} layers on the device a logit differs by {worst} from the CPU's");
     }
 }
 

@@ -25,8 +25,8 @@ use std::sync::Arc;
 use crate::op::ShapeError;
 
 pub use crate::kv::{KvCache, KvShape, KvType, MAX_HEAD_DIM};
-pub use cases::{cases, half_cases};
 pub(crate) use cases::rotated_cases;
+pub use cases::{cases, half_cases};
 pub(crate) use gpu::{head_constants, store_keys};
 
 /// Positions of a piece, which has a softmax of its own (`attention/pieces.glsl`).

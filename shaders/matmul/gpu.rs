@@ -8,10 +8,10 @@
 //!
 //! # The number of rows
 //!
-//! `mat_vec.comp` spends its time on unpacking the weights, once for every 8 rows, and on reading x, 16 bytes from the
-//! cache for 4 multiply-adds. Up to 8 rows it unpacks each weight once, and a tile would be half empty. From 9 rows on
-//! `mat_vec.comp` unpacks each weight at least twice, and a tile once. Steps are recorded for powers of two of rows, so
-//! 9 rows cost as much as 16.
+//! A workgroup of `mat_vec.comp` unpacks its weights once for up to 8 rows, but rounds and multiplies each row by itself:
+//! every row adds about half of the time of the first. A tile of 16 rows in matrices takes as long as 4 rows there, even
+//! if it is mostly empty, so matrices are used from 5 rows on. Float32 tiles are used from 9 rows on, where `mat_vec.comp`
+//! would unpack each weight at least twice. Steps are recorded for powers of two of rows, so 9 rows cost as much as 16.
 //!
 //! # Some tens of rows
 //!
@@ -478,7 +478,8 @@ impl Product<'_> {
         let weights = if self.gated.is_some() { 2 } else { 1 };
         let shape = MatVec::new(args.device, self.weight.columns, args.rows.most());
         let shape = if self.heads == 1 { shape } else { shape.in_heads_of(self.weight.rows / self.heads) };
-        let groups = args.spread(self.weight.rows, shape.outputs_of_group() / weights, args.rows.most().div_ceil(shape.rows));
+        let groups =
+            args.spread(self.weight.rows, shape.outputs_of_group() / weights, args.rows.most().div_ceil(shape.rows));
         let own = [(16, self.heads), (17, weights - 1), (18, self.activation())];
         let constants: Vec<_> = shape.constants().into_iter().chain(own).collect();
         self.dispatch_of(args, Module::MatmulMatVec, self.input.region, &constants, groups)
@@ -605,32 +606,31 @@ impl MatVec {
     /// order of the sums.
     pub fn new(device: &DeviceLimits, columns: usize, rows: usize) -> MatVec {
         const INVOCATIONS: usize = 256;
-        let runs = columns.div_ceil(RUN_COLUMNS);
-        let lanes = runs.next_power_of_two().min(Self::most_lanes(device));
+        let lanes = columns.div_ceil(RUN_COLUMNS).next_power_of_two().min(Self::most_lanes(device));
         let teams = INVOCATIONS.min(device.max_workgroup_size as usize) / lanes;
-        let fits = |rows: &usize| {
-            let shape = MatVec { lanes, teams, rows: *rows, outputs: Self::outputs_for(*rows), chunk_runs: lanes };
-            shape.shared_quads() * Self::QUAD_BYTES <= device.shared_memory_bytes as usize
+        let of_rows = |rows: usize| {
+            let outputs = if rows <= MAX_ROWS_BEFORE_MATRICES { 4 } else { 2 };
+            let chunk_runs = Self::chunk_runs(device, columns, rows, lanes);
+            MatVec { lanes, teams, rows, outputs, chunk_runs }
         };
-        let most = rows.next_power_of_two().min(MAX_ROWS_TOGETHER);
-        let rows = std::iter::successors(Some(most), |rows| Some(rows / 2)).take(most.ilog2() as usize + 1).find(fits);
-        let rows = rows.unwrap_or(1);
-        // More would leave room for fewer workgroups in a compute unit.
+        let halved = (0..=rows.next_power_of_two().min(MAX_ROWS_TOGETHER).ilog2()).rev().map(|log| 1 << log);
+        let fits = |shape: &MatVec| shape.shared_quads() * Self::QUAD_BYTES <= device.shared_memory_bytes as usize;
+        halved.map(of_rows).find(fits).unwrap_or_else(|| of_rows(1))
+    }
+
+    /// Runs of a chunk: some for each lane, but not so many that fewer workgroups fit into a compute unit.
+    fn chunk_runs(device: &DeviceLimits, columns: usize, rows: usize, lanes: usize) -> usize {
         const USUAL_BYTES: usize = 18 << 10;
-        let runs_that_fit = USUAL_BYTES.min(device.shared_memory_bytes as usize) / (rows * Self::RUN_QUADS * Self::QUAD_BYTES);
-        let chunk_runs = (runs_that_fit / lanes * lanes).clamp(lanes, runs.next_multiple_of(lanes));
-        MatVec { lanes, teams, rows, outputs: Self::outputs_for(rows), chunk_runs }
+        let bytes = USUAL_BYTES.min(device.shared_memory_bytes as usize);
+        let runs_that_fit = bytes / (rows * Self::RUN_QUADS * Self::QUAD_BYTES);
+        let most = columns.div_ceil(RUN_COLUMNS).next_multiple_of(lanes);
+        (runs_that_fit / lanes * lanes).clamp(lanes, most)
     }
 
     /// The most lanes for which the inputs of [`MatVec::SURE_ROWS`] rows fit into shared memory.
     fn most_lanes(device: &DeviceLimits) -> usize {
         let bytes_of = |lanes: usize| Self::SURE_ROWS * lanes * Self::RUN_QUADS * Self::QUAD_BYTES;
         if bytes_of(32) <= device.shared_memory_bytes as usize { 32 } else { 16 }
-    }
-
-    /// Outputs whose unpacked weights and sums fit into the registers of an invocation.
-    fn outputs_for(rows: usize) -> usize {
-        if rows <= MAX_ROWS_BEFORE_MATRICES { 4 } else { 2 }
     }
 
     /// The same with as many outputs in a workgroup as divide the `outputs` outputs of a head.
@@ -779,6 +779,26 @@ mod tests {
             // Each subgroup stores its results through a matrix of 16 x 16 floats in shared memory.
             assert!(tile.parts() * 16 * 16 * 4 <= tile.shared_bytes(2), "{tile:?}");
         }
+    }
+
+    #[test]
+    fn few_rows_share_their_inputs_within_the_memory_of_a_workgroup() {
+        let shape = |kib: u32, columns, rows| {
+            let shape = MatVec::new(&device(None, kib << 10), columns, rows);
+            assert!(shape.shared_quads() * MatVec::QUAD_BYTES <= (kib << 10) as usize);
+            (shape.lanes, shape.teams, shape.rows, shape.outputs, shape.chunk_runs)
+        };
+        assert_eq!(shape(48, 4096, 1), (32, 8, 1, 4, 128));
+        assert_eq!(shape(48, 14_336, 1), (32, 8, 1, 4, 128));
+        assert_eq!(shape(48, 4096, 100), (32, 8, 8, 2, 32));
+        assert_eq!(shape(48, 64, 3), (2, 128, 4, 4, 2));
+        assert_eq!(shape(16, 4096, 8), (16, 16, MatVec::SURE_ROWS, 4, 16));
+    }
+
+    #[test]
+    fn workgroups_do_not_share_outputs_of_two_heads() {
+        let outputs = |of_head| MatVec::new(&device(None, 48 << 10), 1024, 1).in_heads_of(of_head).outputs_of_group();
+        assert_eq!([64, 36, 6].map(outputs), [32, 4, 1]);
     }
 
     #[test]

@@ -97,7 +97,7 @@ fn a_row_of_experts_has_the_same_bits_in_a_batch_of_any_size() {
     assert_clean(&device);
 }
 
-/// Compares the results of tiles with those of rows computed separately. Returns the shaders that ran; `None` if there is no
+/// Compares the results of tiles, whose inputs are float32, with those of rows computed separately, whose inputs have 15 bits. Returns the shaders that ran; `None` if there is no
 /// device.
 fn check_tiles(n_experts: usize, top_k: usize, shape: [usize; 2], counts: &[usize]) -> Option<HashSet<Module>> {
     let device = shared_device()?;
@@ -114,7 +114,7 @@ fn check_tiles(n_experts: usize, top_k: usize, shape: [usize; 2], counts: &[usiz
         let ((expected, _), (found, modules)) = (run(true), run(false));
         let usual = (expected.iter().map(|y| y * y).sum::<f32>() / expected.len() as f32).sqrt();
         let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(worst <= 1e-4 * usual, "{count} rows: a difference of {worst} where typical values are {usual}");
+        assert!(worst <= 1e-3 * usual, "{count} rows: a difference of {worst} where typical values are {usual}");
         ran.extend(modules);
     }
     assert_clean(&device);
