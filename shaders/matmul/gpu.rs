@@ -192,7 +192,8 @@ impl FewRows {
         const BYTES_AHEAD: usize = 80;
         let rows = rows.next_multiple_of(BLOCK_ROWS).min(MOST_FEW_ROWS);
         let bytes_ahead = if rows > MOST_FEW_ROWS / 2 { BYTES_AHEAD / 2 } else { BYTES_AHEAD };
-        let ahead = (bytes_ahead / run_bytes.max(1)).clamp(1, 4);
+        let outputs_each = Self::SUBGROUP_OUTPUTS.div_ceil(device.subgroup_size.max(1) as usize);
+        let ahead = (bytes_ahead / (run_bytes * outputs_each).max(1)).clamp(1, 4);
         let parts = outputs.div_ceil(Self::SUBGROUP_OUTPUTS);
         let across = if parts >= 2 * device.busy_groups() { 2 } else { 1 };
         let wanted = SUBGROUPS_OF_UNIT * device.busy_groups() / parts.max(1);

@@ -66,14 +66,12 @@ fn some_tens_of_rows_are_correct_with_any_number_of_outputs() {
     let formats = ["Q4_K", "Q6_K", "Q8_0", "Q3_K", "IQ2_XS", "F16"];
     let formats = Format::ALL.iter().filter(|format| formats.contains(&format.name())).cycle();
     let sizes = [(9, 37, 512), (16, 200, 2304), (17, 131, 768), (33, 95, 256), (64, 33, 1280), (64, 1, 256)];
-    for (&format, (rows, outputs, columns)) in formats.zip(sizes) {
+    for ((&format, (rows, outputs, columns)), compute_units) in formats.zip(sizes).zip([1, 128].into_iter().cycle()) {
         let weight = random::weight("w", format, outputs, columns, 1);
         let x = random::activations(rows * columns, 2);
         // A device with few compute units has enough tiles if each has more outputs.
-        for compute_units in [1, 128] {
-            let limits = DeviceLimits { compute_units, ..device.info.limits.clone() };
-            check_with(&device, limits, HALVES, &weight, &x);
-        }
+        let limits = DeviceLimits { compute_units, ..device.info.limits.clone() };
+        check_with(&device, limits, HALVES, &weight, &x);
     }
 }
 
