@@ -591,14 +591,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn device(shared_memory_bytes: u32) -> DeviceLimits {
-        DeviceLimits {
-            subgroup_size: 32,
-            max_workgroup_size: 1024,
-            max_groups: [65535; 3],
-            shared_memory_bytes,
-            compute_units: 132,
-            cooperative_matrix: None,
-        }
+        DeviceLimits { cooperative_matrix: None, ..DeviceLimits::of_large_gpu(shared_memory_bytes) }
     }
 
     #[test]

@@ -37,7 +37,8 @@
 use super::{ExpertActivation, ExpertMatrix, Experts, RouteWeighting};
 use crate::gpu::weight::{RUN_COLUMNS, WeightConstants, WeightLayout};
 use crate::gpu::{DeviceLimits, DeviceWeight, Dispatch, GpuArgs, Module, Push, Region, word};
-use crate::matmul::gpu::{MatVec, Tile};
+use crate::matmul::gpu::Tile;
+use crate::matmul::mat_vec::MatVec;
 use crate::op::Op;
 
 /// The most routes of a chunk: a dispatch has one row of workgroups for each block, and every device allows 65535.

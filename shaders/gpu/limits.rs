@@ -22,6 +22,19 @@ impl DeviceLimits {
     /// The number of compute units that is assumed where the driver does not report it: that of a large GPU.
     pub const USUAL_COMPUTE_UNITS: u32 = 128;
 
+    /// Limits for tests: those of a large GPU with matrices, and this much shared memory.
+    #[cfg(test)]
+    pub(crate) fn of_large_gpu(shared_memory_bytes: u32) -> DeviceLimits {
+        DeviceLimits {
+            subgroup_size: 32,
+            max_workgroup_size: 1024,
+            max_groups: [65_535; 3],
+            shared_memory_bytes,
+            compute_units: 132,
+            cooperative_matrix: Some([16, 16, 16]),
+        }
+    }
+
     /// The number of workgroups that keeps the device busy: about one for each compute unit. It is a power of two, as
     /// the numbers of tiles mostly are: with 132 units, 128 workgroups are enough.
     #[must_use]
@@ -44,14 +57,7 @@ mod tests {
 
     #[test]
     fn groups_follow_the_compute_units() {
-        let limits = |compute_units| DeviceLimits {
-            subgroup_size: 32,
-            max_workgroup_size: 1024,
-            max_groups: [65_535; 3],
-            shared_memory_bytes: 48 << 10,
-            compute_units,
-            cooperative_matrix: None,
-        };
+        let limits = |compute_units| DeviceLimits { compute_units, ..DeviceLimits::of_large_gpu(48 << 10) };
         let groups = |units| (limits(units).busy_groups(), limits(units).saturating_groups());
         assert_eq!([0, 1, 20, 128, 132].map(groups), [(1, 32), (1, 32), (16, 512), (128, 4096), (128, 4096)]);
     }

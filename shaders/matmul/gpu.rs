@@ -17,7 +17,7 @@
 //!
 //! Up to 64 rows the time is that of reading the weights, if enough of them are on their way at any time. So in
 //! `few_rows.comp` every subgroup has a range of columns and 32 outputs of its own, and loads the next runs of its
-//! weights while it multiplies. A compute unit needs about [`SUBGROUPS_OF_UNIT`] such subgroups. There are as many
+//! weights while it multiplies. A compute unit needs about [`SUBGROUPS_OF_UNIT`](super::few_rows) such subgroups. There are as many
 //! ranges of columns as give that number, up to 16 in a workgroup. A tile has all rows, so that each weight is decoded
 //! once; it has 64 outputs, where that leaves enough tiles, so that subgroups share the rows that they read. A gated
 //! product has 32 outputs of both weights in a tile and applies the activation.
@@ -47,6 +47,8 @@
 //! float16 tile; the peak of a core of an H100 or H200 is 2048.
 
 use super::Linear;
+use super::few_rows::{BLOCK_ROWS, FewRows, MOST_FEW_ROWS};
+use super::mat_vec::{MAX_ROWS_BEFORE_MATRICES, MAX_ROWS_TOGETHER, MatVec};
 use crate::fusion::FusesWith;
 use crate::glu::{Activation, Glu};
 use crate::gpu::weight::{RUN_COLUMNS, WeightLayout};
@@ -54,21 +56,6 @@ use crate::gpu::{DeviceLimits, DeviceValue, DeviceWeight, Dispatch, GpuArgs, Mod
 use crate::op::Op;
 use crate::quant::Format;
 use crate::weight::Weight;
-
-/// The most rows that share unpacked weights in `mat_vec.comp`.
-const MAX_ROWS_TOGETHER: usize = 8;
-
-/// The most rows for which `mat_vec.comp` is faster than a mostly empty tile of `few_rows.comp`.
-const MAX_ROWS_BEFORE_MATRICES: usize = 4;
-
-/// The most rows of a tile of `few_rows.comp`, and of a product that uses it.
-const MOST_FEW_ROWS: usize = 64;
-
-/// Subgroups that hide the latencies of a compute unit in `few_rows.comp`.
-const SUBGROUPS_OF_UNIT: usize = 16;
-
-/// Rows of a block of the input in float16 (`halves.glsl`).
-const BLOCK_ROWS: usize = 16;
 
 /// A tile of `tile.glsl` or `cooperative.comp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,68 +148,6 @@ impl Tile {
     /// The specialization constants of `tile.glsl`.
     pub fn constants(self) -> [(u32, usize); 5] {
         [(0, self.parts()), (1, self.rows), (2, self.outputs), (4, self.part_rows), (5, self.part_outputs)]
-    }
-}
-
-/// A tile of `few_rows.comp`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct FewRows {
-    rows: usize,
-    /// Outputs of each weight.
-    outputs: usize,
-    /// Weights that share the tile.
-    weights: usize,
-    /// Ranges of columns. A subgroup computes [`FewRows::SUBGROUP_OUTPUTS`] outputs of one weight from one range.
-    deep: usize,
-    /// Runs of an output that are loaded ahead.
-    ahead: usize,
-}
-
-impl FewRows {
-    /// The most subgroups of a workgroup.
-    const MOST_SUBGROUPS: usize = 16;
-
-    /// Outputs of a subgroup: two matrices or more of every shape that [`cooperative_shape_fits`] accepts.
-    const SUBGROUP_OUTPUTS: usize = 32;
-
-    /// The tile for a product with a weight of which a run has `run_bytes` bytes; `None` if the device has too little
-    /// shared memory or too small workgroups.
-    fn choose(device: &DeviceLimits, rows: usize, outputs: usize, run_bytes: usize) -> Option<FewRows> {
-        // Runs that are loaded ahead are in registers, of which the sums of more rows leave fewer.
-        const BYTES_AHEAD: usize = 80;
-        let rows = rows.next_multiple_of(BLOCK_ROWS).min(MOST_FEW_ROWS);
-        let bytes_ahead = if rows > MOST_FEW_ROWS / 2 { BYTES_AHEAD / 2 } else { BYTES_AHEAD };
-        let outputs_each = Self::SUBGROUP_OUTPUTS.div_ceil(device.subgroup_size.max(1) as usize);
-        let ahead = (bytes_ahead / (run_bytes * outputs_each).max(1)).clamp(1, 4);
-        let parts = outputs.div_ceil(Self::SUBGROUP_OUTPUTS);
-        let across = if parts >= 2 * device.busy_groups() { 2 } else { 1 };
-        let wanted = SUBGROUPS_OF_UNIT * device.busy_groups() / parts.max(1);
-        let deep = wanted.next_power_of_two().clamp(4, Self::MOST_SUBGROUPS / across);
-        let halved = std::iter::successors(Some(deep), |deep| (*deep > 1).then(|| deep / 2));
-        let outputs = across * Self::SUBGROUP_OUTPUTS;
-        halved.map(|deep| FewRows { rows, outputs, weights: 1, deep, ahead }).find(|tile| tile.fits(device))
-    }
-
-    /// The tile of a gated product of two weights, each of which would have this tile alone: with the same ranges of
-    /// columns, so that the bits are the same. `None` if the workgroup would be too large.
-    fn gated(self, device: &DeviceLimits) -> Option<FewRows> {
-        let tile = FewRows { outputs: Self::SUBGROUP_OUTPUTS, weights: 2, ..self };
-        (tile.fits(device) && tile.subgroups() <= Self::MOST_SUBGROUPS).then_some(tile)
-    }
-
-    fn fits(self, device: &DeviceLimits) -> bool {
-        self.subgroups() * device.subgroup_size as usize <= device.max_workgroup_size as usize
-            && self.shared_bytes() <= device.shared_memory_bytes as usize
-    }
-
-    fn subgroups(self) -> usize {
-        self.weights * self.outputs / Self::SUBGROUP_OUTPUTS * self.deep
-    }
-
-    /// Each subgroup has a run of each of its outputs, padded with 16 bytes, or 16 rows of results.
-    fn shared_bytes(self) -> usize {
-        let weights = Self::SUBGROUP_OUTPUTS * (RUN_COLUMNS * 2 + 16);
-        self.subgroups() * weights.max(16 * Self::SUBGROUP_OUTPUTS * 4)
     }
 }
 
@@ -581,90 +506,6 @@ impl Product<'_> {
     }
 }
 
-/// How `mat_vec.glsl` divides the results of a product.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct MatVec {
-    /// Invocations of a team, which share the columns of a result.
-    lanes: usize,
-    /// Teams of a workgroup.
-    teams: usize,
-    /// Rows of a workgroup.
-    pub rows: usize,
-    /// Outputs of a team.
-    outputs: usize,
-    /// Runs of a row of x that are in shared memory at a time.
-    chunk_runs: usize,
-}
-
-impl MatVec {
-    /// Rows that a workgroup can have on every device.
-    pub const SURE_ROWS: usize = 4;
-    /// Quads of a run in shared memory: eight, and one of padding.
-    const RUN_QUADS: usize = RUN_COLUMNS / 4 + 1;
-    const QUAD_BYTES: usize = 4 * size_of::<f32>();
-
-    /// The division for rows of `columns` columns. The lanes of a team depend on nothing else, because they decide the
-    /// order of the sums.
-    pub fn new(device: &DeviceLimits, columns: usize, rows: usize) -> MatVec {
-        const INVOCATIONS: usize = 256;
-        let lanes = columns.div_ceil(RUN_COLUMNS).next_power_of_two().min(Self::most_lanes(device));
-        let teams = INVOCATIONS.min(device.max_workgroup_size as usize) / lanes;
-        let of_rows = |rows: usize| {
-            let outputs = if rows <= MAX_ROWS_BEFORE_MATRICES { 4 } else { 2 };
-            let chunk_runs = Self::chunk_runs(device, columns, rows, lanes);
-            MatVec { lanes, teams, rows, outputs, chunk_runs }
-        };
-        let halved = (0..=rows.next_power_of_two().min(MAX_ROWS_TOGETHER).ilog2()).rev().map(|log| 1 << log);
-        let fits = |shape: &MatVec| shape.shared_quads() * Self::QUAD_BYTES <= device.shared_memory_bytes as usize;
-        halved.map(of_rows).find(fits).unwrap_or_else(|| of_rows(1))
-    }
-
-    /// Runs of a chunk: some for each lane, but not so many that fewer workgroups fit into a compute unit.
-    fn chunk_runs(device: &DeviceLimits, columns: usize, rows: usize, lanes: usize) -> usize {
-        const USUAL_BYTES: usize = 18 << 10;
-        let bytes = USUAL_BYTES.min(device.shared_memory_bytes as usize);
-        let runs_that_fit = bytes / (rows * Self::RUN_QUADS * Self::QUAD_BYTES);
-        let most = columns.div_ceil(RUN_COLUMNS).next_multiple_of(lanes);
-        (runs_that_fit / lanes * lanes).clamp(lanes, most)
-    }
-
-    /// The most lanes for which the inputs of [`MatVec::SURE_ROWS`] rows fit into shared memory.
-    fn most_lanes(device: &DeviceLimits) -> usize {
-        let bytes_of = |lanes: usize| Self::SURE_ROWS * lanes * Self::RUN_QUADS * Self::QUAD_BYTES;
-        if bytes_of(32) <= device.shared_memory_bytes as usize { 32 } else { 16 }
-    }
-
-    /// The same with as many outputs in a workgroup as divide the `outputs` outputs of a head.
-    fn in_heads_of(self, outputs: usize) -> MatVec {
-        let fewer = [self, MatVec { teams: 1, ..self }];
-        let fits = fewer.into_iter().find(|shape| outputs.is_multiple_of(shape.outputs_of_group()));
-        fits.unwrap_or(MatVec { teams: 1, outputs: 1, ..self })
-    }
-
-    /// Outputs of a workgroup.
-    pub fn outputs_of_group(self) -> usize {
-        self.teams * self.outputs
-    }
-
-    /// Quads of shared memory: for the inputs of a chunk, and later for the sums of all invocations.
-    fn shared_quads(self) -> usize {
-        let sums = (self.rows * self.outputs).div_ceil(4) * self.lanes * self.teams;
-        (self.rows * self.chunk_runs * Self::RUN_QUADS).max(sums)
-    }
-
-    /// The specialization constants of `mat_vec.glsl`.
-    pub fn constants(self) -> [(u32, usize); 6] {
-        [
-            (0, self.lanes * self.teams),
-            (1, self.rows),
-            (2, self.outputs),
-            (4, self.lanes),
-            (5, self.chunk_runs),
-            (6, self.shared_quads()),
-        ]
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -674,14 +515,7 @@ mod tests {
     const RUN_BYTES: usize = 18;
 
     fn device(cooperative_matrix: Option<[u32; 3]>, shared_memory_bytes: u32) -> DeviceLimits {
-        DeviceLimits {
-            subgroup_size: 32,
-            max_workgroup_size: 1024,
-            max_groups: [65535; 3],
-            shared_memory_bytes,
-            compute_units: 132,
-            cooperative_matrix,
-        }
+        DeviceLimits { cooperative_matrix, ..DeviceLimits::of_large_gpu(shared_memory_bytes) }
     }
 
     fn rows_and_outputs(method: Method) -> (usize, usize) {
@@ -727,37 +561,6 @@ mod tests {
     }
 
     #[test]
-    fn few_rows_have_as_many_subgroups_as_the_device_needs() {
-        let device = device(Some([16, 16, 16]), 48 << 10);
-        let chosen = |rows, outputs| {
-            let tile = FewRows::choose(&device, rows, outputs, RUN_BYTES).expect("the device is large");
-            (tile.rows, tile.outputs, tile.deep, tile.ahead)
-        };
-        assert_eq!(chosen(9, 4096), (16, 32, 16, 4));
-        assert_eq!(chosen(32, 1024), (32, 32, 16, 4));
-        assert_eq!(chosen(33, 14_336), (48, 64, 4, 2));
-        assert_eq!(chosen(64, 128_256), (64, 64, 4, 2));
-        let gated = |outputs| {
-            let tile = FewRows::choose(&device, 32, outputs, RUN_BYTES).and_then(|tile| tile.gated(&device));
-            tile.map(|tile| (tile.outputs, tile.deep, tile.subgroups()))
-        };
-        assert_eq!(gated(14_336), Some((32, 4, 8)));
-        assert_eq!(gated(8192), Some((32, 8, 16)));
-        assert_eq!(gated(4096), None);
-        for (memory, size, subgroups) in [(48, 1024, 16), (16, 1024, 4), (48, 128, 4), (48, 32, 1)] {
-            let device = DeviceLimits { max_workgroup_size: size, ..device_with(memory) };
-            let tile = FewRows::choose(&device, 32, 4096, RUN_BYTES).expect("one subgroup fits");
-            assert_eq!(tile.subgroups(), subgroups, "{memory} KiB, {size} invocations");
-            assert!(tile.shared_bytes() <= (memory as usize) << 10);
-        }
-        assert_eq!(FewRows::choose(&device_with(2), 32, 4096, RUN_BYTES), None);
-    }
-
-    fn device_with(shared_memory_kib: u32) -> DeviceLimits {
-        device(Some([16, 16, 16]), shared_memory_kib << 10)
-    }
-
-    #[test]
     fn tiles_fit_the_limits_of_the_device() {
         let all = |tiles: [Tile; 5], bytes| tiles.iter().all(|tile| tile.shared_bytes(bytes) <= 48 << 10);
         assert!(all(TILES, 4) && all(COOPERATIVE_TILES, 2));
@@ -780,26 +583,6 @@ mod tests {
             // Each subgroup stores its results through a matrix of 16 x 16 floats in shared memory.
             assert!(tile.parts() * 16 * 16 * 4 <= tile.shared_bytes(2), "{tile:?}");
         }
-    }
-
-    #[test]
-    fn few_rows_share_their_inputs_within_the_memory_of_a_workgroup() {
-        let shape = |kib: u32, columns, rows| {
-            let shape = MatVec::new(&device(None, kib << 10), columns, rows);
-            assert!(shape.shared_quads() * MatVec::QUAD_BYTES <= (kib << 10) as usize);
-            (shape.lanes, shape.teams, shape.rows, shape.outputs, shape.chunk_runs)
-        };
-        assert_eq!(shape(48, 4096, 1), (32, 8, 1, 4, 128));
-        assert_eq!(shape(48, 14_336, 1), (32, 8, 1, 4, 128));
-        assert_eq!(shape(48, 4096, 100), (32, 8, 8, 2, 32));
-        assert_eq!(shape(48, 64, 3), (2, 128, 4, 4, 2));
-        assert_eq!(shape(16, 4096, 8), (16, 16, MatVec::SURE_ROWS, 4, 16));
-    }
-
-    #[test]
-    fn workgroups_do_not_share_outputs_of_two_heads() {
-        let outputs = |of_head| MatVec::new(&device(None, 48 << 10), 1024, 1).in_heads_of(of_head).outputs_of_group();
-        assert_eq!([64, 36, 6].map(outputs), [32, 4, 1]);
     }
 
     #[test]

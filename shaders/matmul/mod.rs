@@ -36,10 +36,12 @@ pub(crate) use inputs::{exact_activations, parts};
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
 mod cases;
+mod few_rows;
 pub(crate) mod gpu;
 mod heads;
 mod inputs;
 pub mod integer;
+pub(crate) mod mat_vec;
 #[cfg(target_arch = "aarch64")]
 pub mod neon;
 mod op;
