@@ -374,8 +374,9 @@ fn two_devices_that_share_the_layers_give_the_same_bits_as_one() {
             ..LoadOptions::new(folder().join(model))
         })
     };
-    // In the last one, the second layer attends to the positions that the first one has selected, so they stay together.
-    for model in ["gemma2.gguf", "qwen3next.gguf", "glm-dsa.gguf"] {
+    // Two values cross between the layers of `gemma4-e` and `gemma3n`. In the last one, the second layer attends to the positions
+    // that the first one has selected, so they stay together.
+    for model in ["gemma2.gguf", "qwen3next.gguf", "gemma4-e.gguf", "gemma3n.gguf", "glm-dsa.gguf"] {
         let one = on(model, "vulkan:0", false);
         assert_same_bits(&on(model, "vulkan:0,vulkan:0", false), &one, "two devices");
         assert_same_bits(&on(model, "vulkan:0,vulkan:0", true), &one, "two devices, staged");

@@ -28,7 +28,8 @@ fn remedy(error: &LoadError) -> Option<&'static str> {
         LoadError::ReplicaTooLarge { source, .. } => remedy(source),
         LoadError::ChatTemplate { .. } => Some("--chat-template FILE gives another"),
         LoadError::UnevenDevices(_) => Some("--replicas must divide the number of devices in --device"),
-        LoadError::Split(SplitError::TooFewLayers { .. }) => Some("name fewer devices in --device"),
+        LoadError::Split(SplitError::TooFewParts { .. }) => Some("name fewer devices in --device"),
+        LoadError::Split(SplitError::LastLayers { .. }) => Some("give --gpu-layers one of these numbers"),
         LoadError::Split(_) => Some("--split needs one share above 0 for each device, such as 3,1"),
         LoadError::GpuLayersWithoutGpu { .. } => {
             Some("use --gpu-layers with --device vulkan; --split divides the layers among several devices")
