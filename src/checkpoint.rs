@@ -43,6 +43,16 @@ pub trait Checkpoint: Metadata + Send + Sync {
     /// [`GgufError`] when there is no such tensor, or no kernel supports its format.
     fn weight(&self, name: &str) -> Result<Weight, GgufError>;
 
+    /// [`Checkpoint::weight`] for a caller that needs a matrix of this shape, [rows, columns]. Only a checkpoint without stored
+    /// shapes uses it.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::weight`].
+    fn weight_of_shape(&self, name: &str, shape: [usize; 2]) -> Result<Weight, GgufError> {
+        let _ = shape;
+        self.weight(name)
+    }
+
     /// Builds the tokenizer.
     ///
     /// # Errors

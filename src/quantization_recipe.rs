@@ -46,6 +46,26 @@ impl Role {
     }
 }
 
+/// Parts of the names of matrices that keep their format: small, or sensitive to rounding.
+const KEPT: [&str; 9] = [
+    "_norm.weight",
+    "ffn_gate_inp",
+    "ssm_conv1d",
+    "shortconv.conv",
+    "position_embd",
+    "token_types",
+    "per_layer_model_proj",
+    // The coefficients of residual streams, and a residual of low rank.
+    "altup",
+    "laurel",
+];
+
+/// Whether a matrix keeps its format.
+#[must_use]
+pub fn keeps_format(name: &str) -> bool {
+    KEPT.iter().any(|kept| name.contains(kept))
+}
+
 /// A matrix, as recipes see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Matrix {

@@ -6,21 +6,7 @@ use cuelight_shaders::quantize::is_target;
 use super::error::QuantizeError;
 use super::options::QuantizeOptions;
 use crate::checkpoint::{Checkpoint, TensorInfo};
-use crate::quantization_recipe::{Matrix, ModelFacts, Role, fitting};
-
-/// Parts of the names of matrices that keep their format: small, or sensitive to rounding.
-const KEPT: [&str; 9] = [
-    "_norm.weight",
-    "ffn_gate_inp",
-    "ssm_conv1d",
-    "shortconv.conv",
-    "position_embd",
-    "token_types",
-    "per_layer_model_proj",
-    // The coefficients of residual streams, and a residual of low rank.
-    "altup",
-    "laurel",
-];
+use crate::quantization_recipe::{Matrix, ModelFacts, Role, fitting, keeps_format};
 
 /// A tensor and its new format.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,7 +134,7 @@ impl<'a> Rules<'a> {
         let Some(target) = self.options.target else {
             return Ok(if from.is_in_gguf() { from } else { Format::F32 });
         };
-        if !is_matrix || KEPT.iter().any(|kept| tensor.name.contains(kept)) {
+        if !is_matrix || keeps_format(&tensor.name) {
             return Ok(if from.is_in_gguf() { from } else { Format::F32 });
         }
         let role = Role::of(&tensor.name, self.is_tied);

@@ -1,19 +1,24 @@
 //! The metadata of a file: the keys that a loader needs.
 
 use super::Synthetic;
-use super::models::{DeltaHeads, RopeStretch};
+use super::shape::{Key, RopeStretch, Shape, letter};
 use crate::format::gguf::write::{GgufBuilder, ToValue};
 
 /// A file with its metadata and without tensors.
 pub(super) fn describe(synthetic: &Synthetic) -> GgufBuilder {
     let Synthetic { shape, recipe } = synthetic;
-    let file = GgufBuilder::new()
-        .key("general.architecture", shape.architecture)
+    let file = hyperparameters(shape)
         .key("general.type", "model")
         .key("general.name", format!("Synthetic {}", shape.title))
         .key("general.file_type", recipe.file_type)
         .key("general.quantization_version", 2_u32);
-    let mut keys = Keys { architecture: shape.architecture, file };
+    shape.vocabulary.describe(shape.vocab_size, file)
+}
+
+/// A file with the keys that determine the graph.
+pub(super) fn hyperparameters(shape: &Shape) -> GgufBuilder {
+    let file = GgufBuilder::new().key("general.architecture", shape.architecture);
+    let mut keys = Keys { shape, file };
     for (key, size) in [
         ("context_length", shape.context_train),
         ("embedding_length", shape.hidden_size),
@@ -47,35 +52,47 @@ pub(super) fn describe(synthetic: &Synthetic) -> GgufBuilder {
             keys = keys.size("expert_shared_feed_forward_length", experts.shared_size);
         }
     }
-    if let Some(heads) = shape.delta {
-        keys = keys
-            .size("ssm.conv_kernel", DeltaHeads::CONV_WIDTH)
-            .size("ssm.state_size", DeltaHeads::HEAD_DIM)
-            .size("ssm.inner_size", heads.values * DeltaHeads::HEAD_DIM)
-            .size("ssm.group_count", heads.keys)
-            .size("ssm.time_step_rank", heads.values)
-            .size("full_attention_interval", DeltaHeads::ATTENTION_INTERVAL)
-            // Other programs need it. For text the sections rotate as one.
-            .key("rope.dimension_sections", vec![11_i32, 11, 10, 0]);
-    }
     if let Some(window) = shape.window {
         keys = keys.size("attention.sliding_window", window);
     }
     if let Some((scores, logits)) = shape.softcaps {
         keys = keys.key("attn_logit_softcapping", scores).key("final_logit_softcapping", logits);
     }
-    shape.vocabulary.describe(shape.vocab_size, keys.file)
+    shape.keys.iter().fold(keys.file, |file, (name, key)| add(file, shape, name, *key))
 }
 
-/// Adds keys with the prefix of the architecture.
-struct Keys {
-    architecture: &'static str,
+/// Adds a further key of the architecture.
+fn add(file: GgufBuilder, shape: &Shape, name: &str, key: Key) -> GgufBuilder {
+    let name = format!("{}.{name}", shape.architecture);
+    let layers = 0..shape.n_layers;
+    match key {
+        Key::Size(size) => file.key(&name, size),
+        Key::Number(number) => file.key(&name, number),
+        Key::Flag(flag) => file.key(&name, flag),
+        Key::Integers(integers) => file.key(&name, integers),
+        Key::Flags(letters, wanted) => {
+            file.key(&name, layers.map(|layer| letter(letters, layer) == Some(wanted)).collect::<Vec<bool>>())
+        }
+        Key::Sizes(letters, sizes) => {
+            let size =
+                |layer| sizes.iter().find(|(of, _)| letter(letters, layer) == Some(*of)).map_or(0, |size| size.1);
+            file.key(&name, layers.map(size).collect::<Vec<u32>>())
+        }
+    }
+}
+
+/// Adds keys with the prefix of the architecture, except those that the shape replaces.
+struct Keys<'a> {
+    shape: &'a Shape,
     file: GgufBuilder,
 }
 
-impl Keys {
+impl Keys<'_> {
     fn key(self, key: &str, value: impl ToValue) -> Self {
-        let file = self.file.key(&format!("{}.{key}", self.architecture), value);
+        if self.shape.keys.iter().any(|(name, _)| *name == key) {
+            return self;
+        }
+        let file = self.file.key(&format!("{}.{key}", self.shape.architecture), value);
         Keys { file, ..self }
     }
 

@@ -6,14 +6,16 @@
 //!
 //! # Layout, in reading order
 //!
-//! - [`models`]: the table of shapes
-//! - [`tensors`]: the tensors of a shape
+//! - [`shape`] and [`models`]: the sizes of a model, and the table of all models
+//! - [`recorder`] and [`tensors`]: the tensors of a shape, which its graph asks for
 //! - [`metadata`] and [`vocabulary`]: the metadata of the file
 //! - [`generate`]: the bytes of the file
 
 pub mod generate;
 mod metadata;
 pub mod models;
+mod recorder;
+pub mod shape;
 pub mod tensors;
 mod vocabulary;
 
@@ -21,10 +23,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use cuelight_shaders::quant::Format;
-use models::{MODELS, Shape};
+use models::MODELS;
+use shape::Shape;
 use tensors::{Content, Tensor};
 
-use crate::quantization_recipe::{Matrix, ModelFacts, QUANTIZATION_RECIPES, QuantizationRecipe};
+use crate::quantization_recipe::{Matrix, ModelFacts, QUANTIZATION_RECIPES, QuantizationRecipe, fitting};
 
 /// A synthetic model: its shapes and its formats.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -46,7 +49,7 @@ impl Synthetic {
             queries_per_key: self.shape.n_heads / self.shape.n_kv_heads,
             has_experts: self.shape.experts.is_some(),
         };
-        self.recipe.format(&matrix, &model)
+        fitting(self.recipe.format(&matrix, &model), tensor.columns)
     }
 }
 

@@ -1,134 +1,7 @@
 //! The table of shapes: one row per model, with the values of the publisher's `config.json`.
 
+use super::shape::{ExpertShape, Key, Letters, OptionalTensor, RopeStretch, Shape};
 use super::vocabulary::Vocabulary;
-
-/// A model's sizes and constants.
-///
-/// A row starts from the shared row of its series. A new part of a layer is a new field here, which only the series that have
-/// it need to set.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Shape {
-    /// The name in Cuelight.
-    pub name: &'static str,
-    /// The publisher's name.
-    pub title: &'static str,
-    /// `general.architecture`.
-    pub architecture: &'static str,
-    /// Published number of weights, which tests compare with the tensors that follow from the other fields.
-    pub parameters: u64,
-    /// Number of layers.
-    pub n_layers: usize,
-    /// Width of the residual stream.
-    pub hidden_size: usize,
-    /// Width of the feed-forward network.
-    pub intermediate_size: usize,
-    /// Number of query heads.
-    pub n_heads: usize,
-    /// Number of key-value heads.
-    pub n_kv_heads: usize,
-    /// Dimension of a head.
-    pub head_dim: usize,
-    /// Tokens in the vocabulary, and rows of the embedding.
-    pub vocab_size: usize,
-    /// The kind of tokenizer.
-    pub vocabulary: Vocabulary,
-    /// Maximum length of a training sequence.
-    pub context_train: usize,
-    /// The epsilon added to the mean square in every norm.
-    pub rms_norm_epsilon: f32,
-    /// Base of the rotary frequencies.
-    pub rope_base: f32,
-    /// How the frequencies are scaled for long contexts.
-    pub rope_stretch: RopeStretch,
-    /// Positions in the sliding window; the architecture determines which layers have one.
-    pub window: Option<usize>,
-    /// Soft caps of attention scores and of logits.
-    pub softcaps: Option<(f32, f32)>,
-    /// Which products have biases.
-    pub biases: Biases,
-    /// Whether attention has a sink per head.
-    pub sinks: bool,
-    /// Whether the embedding is also the head.
-    pub tied: bool,
-    /// The experts of its layers.
-    pub experts: Option<ExpertShape>,
-    /// Values of a head that are rotated; `None` for all.
-    pub rotary_dim: Option<usize>,
-    /// The layers with the gated delta rule, in place of three of four layers of attention.
-    pub delta: Option<DeltaHeads>,
-}
-
-/// The heads of layers with the gated delta rule. All have 128 values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DeltaHeads {
-    /// Heads of queries and keys.
-    pub keys: usize,
-    /// Heads of values.
-    pub values: usize,
-}
-
-impl DeltaHeads {
-    /// Values of a head.
-    pub const HEAD_DIM: usize = 128;
-    /// Rows that the convolution spans.
-    pub const CONV_WIDTH: usize = 4;
-    /// Every how many layers one attends.
-    pub const ATTENTION_INTERVAL: usize = 4;
-
-    /// Whether a layer has the delta rule.
-    #[must_use]
-    pub fn has_layer(layer: usize) -> bool {
-        !(layer + 1).is_multiple_of(Self::ATTENTION_INTERVAL)
-    }
-}
-
-/// Which products have biases.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Biases {
-    /// None.
-    Never,
-    /// Query, key and value.
-    QueryKeyValue,
-    /// All products of a layer, including the router and the experts.
-    EveryProduct,
-}
-
-/// Experts that replace the dense feed-forward network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ExpertShape {
-    /// Number of experts.
-    pub count: usize,
-    /// Number of experts that a row uses.
-    pub used: usize,
-    /// Width of the feed-forward network of an expert.
-    pub intermediate_size: usize,
-    /// Width of the gated expert that every row uses; 0 if there is none.
-    pub shared_size: usize,
-}
-
-/// How rotary frequencies are scaled for long contexts.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum RopeStretch {
-    /// No scaling.
-    None,
-    /// All frequencies by one factor, in layers without a window.
-    Linear {
-        /// The factor by which the context becomes longer.
-        factor: f32,
-    },
-    /// YaRN, in layers with and without a window.
-    Yarn {
-        /// The factor by which the context becomes longer.
-        factor: f32,
-        /// Tokens of the original context.
-        original_context: usize,
-    },
-    /// Llama 3's rule: low frequencies by the factor, high frequencies unchanged, interpolated between (see [`tensors`](super::tensors)).
-    Llama3 {
-        /// The factor by which the context becomes longer.
-        factor: f32,
-    },
-}
 
 /// All models, grouped by series.
 pub const MODELS: &[Shape] = &[
@@ -386,6 +259,12 @@ pub const MODELS: &[Shape] = &[
         n_kv_heads: 16,
         context_train: 8192,
         experts: Some(ExpertShape { count: 60, used: 4, intermediate_size: 1408, shared_size: 5632 }),
+        optional: &[
+            QUERY_KEY_VALUE_BIASES[0],
+            QUERY_KEY_VALUE_BIASES[1],
+            QUERY_KEY_VALUE_BIASES[2],
+            OptionalTensor::new("ffn_gate_inp_shexp.weight"),
+        ],
         ..QWEN_2
     },
     Shape { name: "qwen3-30b-a3b", title: "Qwen3 30B A3B", parameters: 30_532_122_624, n_layers: 48, ..QWEN_3_MOE },
@@ -408,7 +287,7 @@ pub const MODELS: &[Shape] = &[
         intermediate_size: 9216,
         n_heads: 16,
         n_kv_heads: 4,
-        delta: Some(DeltaHeads { keys: 16, values: 32 }),
+        keys: &delta_keys(16, 32),
         ..QWEN_3_5
     },
     Shape {
@@ -420,7 +299,8 @@ pub const MODELS: &[Shape] = &[
         hidden_size: 2048,
         n_heads: 16,
         experts: Some(ExpertShape { count: 256, used: 8, intermediate_size: 512, shared_size: 512 }),
-        delta: Some(DeltaHeads { keys: 16, values: 32 }),
+        optional: &[QWEN_3_5.optional[0], OptionalTensor::new("ffn_gate_inp_shexp.weight")],
+        keys: &delta_keys(16, 32),
         tied: false,
         ..QWEN_3_5
     },
@@ -532,6 +412,146 @@ pub const MODELS: &[Shape] = &[
         head_dim: 128,
         ..GEMMA_3
     },
+    Shape {
+        name: "gemma4-e2b",
+        title: "Gemma 4 E2B",
+        parameters: 4_628_569_379,
+        n_layers: 35,
+        hidden_size: 1536,
+        n_heads: 8,
+        n_kv_heads: 1,
+        window: Some(512),
+        keys: &[
+            GEMMA_4_KEYS[0],
+            GEMMA_4_KEYS[1],
+            GEMMA_4_KEYS[2],
+            GEMMA_4_KEYS[3],
+            GEMMA_4_KEYS[4],
+            ("attention.sliding_window_pattern", Key::Flags("ssssf", 's')),
+            ("attention.shared_kv_layers", Key::Size(20)),
+            ("embedding_length_per_layer_input", Key::Size(256)),
+            // The layers that read the keys and values of earlier ones are twice as wide.
+            ("feed_forward_length", Key::Sizes("nnnnnnnnnnnnnnnwwwwwwwwwwwwwwwwwwww", [('n', 6144), ('w', 12288)])),
+        ],
+        ..GEMMA_4
+    },
+    Shape {
+        name: "gemma4-26b-a4b",
+        title: "Gemma 4 26B A4B",
+        parameters: 25_233_141_790,
+        n_layers: 30,
+        hidden_size: 2816,
+        intermediate_size: 2112,
+        n_heads: 16,
+        n_kv_heads: 8,
+        experts: Some(ExpertShape { count: 128, used: 8, intermediate_size: 704, shared_size: 0 }),
+        keys: &[
+            GEMMA_4_KEYS[0],
+            GEMMA_4_KEYS[1],
+            GEMMA_4_KEYS[2],
+            GEMMA_4_KEYS[3],
+            GEMMA_4_KEYS[4],
+            ("attention.sliding_window_pattern", Key::Flags("sssssf", 's')),
+            ("attention.head_count_kv", Key::Sizes("sssssf", [('s', 8), ('f', 2)])),
+        ],
+        optional: &[
+            OptionalTensor::new("layer_output_scale.weight"),
+            OptionalTensor::of_layers("attn_v.weight", "sssssf", 's'),
+            OptionalTensor::new("ffn_gate_up_exps.weight"),
+            OptionalTensor::new("ffn_down_exps.scale"),
+        ],
+        ..GEMMA_4
+    },
+    Shape {
+        name: "lfm2-1.2b",
+        title: "LFM 2 1.2B",
+        parameters: 1_170_340_608,
+        n_layers: 16,
+        hidden_size: 2048,
+        intermediate_size: 8192,
+        keys: &[
+            ("attention.head_count_kv", Key::Sizes(LFM_2_LAYERS, [('*', 8), ('c', 0)])),
+            ("shortconv.l_cache", Key::Size(3)),
+        ],
+        optional: &[
+            OptionalTensor::new("token_embd_norm.weight"),
+            OptionalTensor::of_layers("shortconv.conv.weight", LFM_2_LAYERS, 'c'),
+        ],
+        ..LFM_2
+    },
+    Shape {
+        name: "lfm2-8b-a1b",
+        title: "LFM 2 8B A1B",
+        architecture: "lfm2moe",
+        parameters: 8_339_929_856,
+        n_layers: 24,
+        hidden_size: 2048,
+        intermediate_size: 7168,
+        experts: Some(ExpertShape { count: 32, used: 4, intermediate_size: 1792, shared_size: 0 }),
+        keys: &[
+            ("attention.head_count_kv", Key::Sizes(LFM_2_MOE_LAYERS, [('*', 8), ('c', 0)])),
+            ("shortconv.l_cache", Key::Size(3)),
+            ("leading_dense_block_count", Key::Size(2)),
+            // The sigmoid.
+            ("expert_gating_func", Key::Size(2)),
+        ],
+        optional: &[
+            OptionalTensor::new("token_embd_norm.weight"),
+            OptionalTensor::of_layers("shortconv.conv.weight", LFM_2_MOE_LAYERS, 'c'),
+            OptionalTensor::of_layers("ffn_gate_inp.weight", "ddeeeeeeeeeeeeeeeeeeeeee", 'e'),
+            OptionalTensor::new("exp_probs_b.bias"),
+        ],
+        ..LFM_2
+    },
+    Shape {
+        name: "nemotron-nano-9b-v2",
+        title: "Nemotron Nano 9B v2",
+        parameters: 8_888_227_328,
+        n_layers: 56,
+        hidden_size: 4480,
+        n_heads: 40,
+        n_kv_heads: 8,
+        keys: &nemotron_keys(
+            NEMOTRON_2_LAYERS,
+            8,
+            15680,
+            StateSpace { heads: 128, head_dim: 80, state: 128, groups: 8 },
+        ),
+        optional: &state_space_tensors(NEMOTRON_2_LAYERS),
+        ..NEMOTRON_H
+    },
+    Shape {
+        name: "nemotron-3-nano-30b-a3b",
+        title: "Nemotron 3 Nano 30B A3B",
+        architecture: "nemotron_h_moe",
+        parameters: 31_577_937_344,
+        n_layers: 52,
+        hidden_size: 2688,
+        n_heads: 32,
+        n_kv_heads: 2,
+        experts: Some(ExpertShape { count: 128, used: 6, intermediate_size: 1856, shared_size: 3712 }),
+        keys: &nemotron_keys(NEMOTRON_3_LAYERS, 2, 1856, StateSpace { heads: 64, head_dim: 64, state: 128, groups: 8 }),
+        optional: &NEMOTRON_3_TENSORS,
+        ..NEMOTRON_H
+    },
+    Shape {
+        name: "granite-4-h-tiny",
+        title: "Granite 4.0 H Tiny",
+        architecture: "granitehybrid",
+        parameters: 6_939_037_248,
+        n_layers: 40,
+        hidden_size: 1536,
+        intermediate_size: 512,
+        n_heads: 12,
+        n_kv_heads: 4,
+        vocab_size: 100_352,
+        vocabulary: Vocabulary::BytePair { pre_tokenizer: "dbrx" },
+        experts: Some(ExpertShape { count: 64, used: 6, intermediate_size: 512, shared_size: 1024 }),
+        keys: &granite_4_keys("MMMMM*MMMM", 4, StateSpace { heads: 48, head_dim: 64, state: 128, groups: 1 }),
+        optional: &state_space_tensors("MMMMM*MMMM"),
+        tied: true,
+        ..NEMOTRON_H
+    },
 ];
 
 /// The shared values of the Llama 3 series.
@@ -554,12 +574,11 @@ const LLAMA_3: Shape = Shape {
     rope_stretch: RopeStretch::Llama3 { factor: 8.0 },
     window: None,
     softcaps: None,
-    biases: Biases::Never,
-    sinks: false,
     tied: false,
     experts: None,
     rotary_dim: None,
-    delta: None,
+    keys: &[],
+    optional: &[],
 };
 
 const SMOLLM_2: Shape = Shape {
@@ -581,11 +600,11 @@ const QWEN_2: Shape = Shape {
     rms_norm_epsilon: 1e-6,
     rope_base: 1_000_000.0,
     rope_stretch: RopeStretch::None,
-    biases: Biases::QueryKeyValue,
+    optional: &QUERY_KEY_VALUE_BIASES,
     ..LLAMA_3
 };
 
-const QWEN_3: Shape = Shape { architecture: "qwen3", context_train: 40960, biases: Biases::Never, ..QWEN_2 };
+const QWEN_3: Shape = Shape { architecture: "qwen3", context_train: 40960, optional: &[], ..QWEN_2 };
 
 const QWEN_3_5: Shape = Shape {
     architecture: "qwen35",
@@ -596,7 +615,8 @@ const QWEN_3_5: Shape = Shape {
     n_kv_heads: 2,
     rope_base: 10_000_000.0,
     rotary_dim: Some(64),
-    delta: Some(DeltaHeads { keys: 16, values: 16 }),
+    keys: &delta_keys(16, 16),
+    optional: &[OptionalTensor::of_layers("ssm_conv1d.weight", "ddd*", 'd')],
     tied: true,
     ..QWEN_3
 };
@@ -623,8 +643,17 @@ const GPT_OSS: Shape = Shape {
     rope_base: 150_000.0,
     rope_stretch: RopeStretch::Yarn { factor: 32.0, original_context: 4096 },
     window: Some(128),
-    biases: Biases::EveryProduct,
-    sinks: true,
+    optional: &[
+        OptionalTensor::new("attn_q.bias"),
+        OptionalTensor::new("attn_k.bias"),
+        OptionalTensor::new("attn_v.bias"),
+        OptionalTensor::new("attn_output.bias"),
+        OptionalTensor::new("attn_sinks.weight"),
+        OptionalTensor::new("ffn_gate_inp.bias"),
+        OptionalTensor::new("ffn_gate_exps.bias"),
+        OptionalTensor::new("ffn_up_exps.bias"),
+        OptionalTensor::new("ffn_down_exps.bias"),
+    ],
     ..LLAMA_3
 };
 
@@ -653,3 +682,135 @@ const GEMMA_3: Shape = Shape {
     softcaps: None,
     ..GEMMA_2
 };
+
+const GEMMA_4: Shape = Shape {
+    architecture: "gemma4",
+    head_dim: 512,
+    vocab_size: 262_144,
+    rope_stretch: RopeStretch::Partial { rotated: 64 },
+    optional: &[OptionalTensor::new("layer_output_scale.weight"), OptionalTensor::new("attn_v.weight")],
+    ..GEMMA_3
+};
+
+/// The heads of layers with a window, and the soft cap of logits.
+const GEMMA_4_KEYS: [(&str, Key); 5] = [
+    ("final_logit_softcapping", Key::Number(30.0)),
+    ("attention.key_length_swa", Key::Size(256)),
+    ("attention.value_length_swa", Key::Size(256)),
+    ("rope.dimension_count_swa", Key::Size(256)),
+    ("rope.freq_base_swa", Key::Number(10_000.0)),
+];
+
+const LFM_2: Shape = Shape {
+    architecture: "lfm2",
+    n_heads: 32,
+    head_dim: 64,
+    vocab_size: 65536,
+    vocabulary: Vocabulary::BytePair { pre_tokenizer: "lfm2" },
+    context_train: 128_000,
+    rope_base: 1_000_000.0,
+    rope_stretch: RopeStretch::None,
+    tied: true,
+    ..LLAMA_3
+};
+
+/// `c` is a layer with a convolution, `*` one of attention.
+const LFM_2_LAYERS: Letters = "cc*cc*cc*c*c*c*c";
+const LFM_2_MOE_LAYERS: Letters = "cc*ccc*ccc*ccc*ccc*cc*cc";
+
+/// `M` is a layer with a state space, `*` one of attention, `-` one with a feed-forward, `E` one with experts.
+const NEMOTRON_2_LAYERS: Letters = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-";
+const NEMOTRON_3_LAYERS: Letters = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME";
+
+const NEMOTRON_3_TENSORS: [OptionalTensor; 5] = {
+    let [conv, conv_bias, norm, query] = state_space_tensors(NEMOTRON_3_LAYERS);
+    [conv, conv_bias, norm, query, OptionalTensor::new("exp_probs_b.bias")]
+};
+
+const NEMOTRON_H: Shape = Shape {
+    architecture: "nemotron_h",
+    vocab_size: 131_072,
+    vocabulary: Vocabulary::BytePair { pre_tokenizer: "pixtral" },
+    rope_base: 10_000.0,
+    rope_stretch: RopeStretch::None,
+    ..LLAMA_3
+};
+
+/// The state space of Mamba 2.
+#[derive(Clone, Copy)]
+struct StateSpace {
+    heads: u32,
+    head_dim: u32,
+    state: u32,
+    groups: u32,
+}
+
+/// The tensors of a model in which `M` is a layer with a state space and `*` one of attention.
+const fn state_space_tensors(layers: Letters) -> [OptionalTensor; 4] {
+    [
+        OptionalTensor::of_layers("ssm_conv1d.weight", layers, 'M'),
+        OptionalTensor::new("ssm_conv1d.bias"),
+        OptionalTensor::new("ssm_norm.weight"),
+        OptionalTensor::of_layers("attn_q.weight", layers, '*'),
+    ]
+}
+
+const fn state_space_keys(space: StateSpace) -> [(&'static str, Key); 5] {
+    [
+        ("ssm.conv_kernel", Key::Size(4)),
+        ("ssm.state_size", Key::Size(space.state)),
+        ("ssm.group_count", Key::Size(space.groups)),
+        ("ssm.inner_size", Key::Size(space.heads * space.head_dim)),
+        ("ssm.time_step_rank", Key::Size(space.heads)),
+    ]
+}
+
+/// `M` is a layer with a state space, `*` one of attention, any other letter one with a feed-forward.
+const fn nemotron_keys(layers: Letters, kv_heads: u32, width: u32, space: StateSpace) -> [(&'static str, Key); 8] {
+    let [conv, state, groups, inner, heads] = state_space_keys(space);
+    [
+        conv,
+        state,
+        groups,
+        inner,
+        heads,
+        ("rope.scaling.finetuned", Key::Flag(false)),
+        ("attention.head_count_kv", Key::Sizes(layers, [('*', kv_heads), ('M', 0)])),
+        ("feed_forward_length", Key::Sizes(layers, [('-', width), ('E', width)])),
+    ]
+}
+
+const fn granite_4_keys(layers: Letters, kv_heads: u32, space: StateSpace) -> [(&'static str, Key); 11] {
+    let [conv, state, groups, inner, heads] = state_space_keys(space);
+    [
+        conv,
+        state,
+        groups,
+        inner,
+        heads,
+        ("rope.scaling.finetuned", Key::Flag(false)),
+        ("attention.head_count_kv", Key::Sizes(layers, [('*', kv_heads), ('M', 0)])),
+        ("embedding_scale", Key::Number(12.0)),
+        ("residual_scale", Key::Number(0.22)),
+        ("attention.scale", Key::Number(0.007_812_5)),
+        ("logit_scale", Key::Number(6.0)),
+    ]
+}
+
+const QUERY_KEY_VALUE_BIASES: [OptionalTensor; 3] =
+    [OptionalTensor::new("attn_q.bias"), OptionalTensor::new("attn_k.bias"), OptionalTensor::new("attn_v.bias")];
+
+/// The keys of layers with the gated delta rule, in place of three of four layers of attention, with this many heads of queries
+/// and keys and of values. All have 128 values.
+const fn delta_keys(keys: u32, values: u32) -> [(&'static str, Key); 7] {
+    [
+        ("ssm.conv_kernel", Key::Size(4)),
+        ("ssm.state_size", Key::Size(128)),
+        ("ssm.inner_size", Key::Size(values * 128)),
+        ("ssm.group_count", Key::Size(keys)),
+        ("ssm.time_step_rank", Key::Size(values)),
+        ("full_attention_interval", Key::Size(4)),
+        // Other programs need it. For text the sections rotate as one.
+        ("rope.dimension_sections", Key::Integers(&[11, 11, 10, 0])),
+    ]
+}

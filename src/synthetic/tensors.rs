@@ -1,10 +1,9 @@
-//! The tensors of a shape, with the names that GGUF files of all families use.
+//! The tensors of a shape: those that the graph of its architecture asks for.
 
-use std::f32::consts::PI;
-
-use super::models::{Biases, DeltaHeads, ExpertShape, RopeStretch, Shape};
-use crate::model::arch::{FAMILIES, Family, Gate, Norms, QkNorm};
-use crate::quantization_recipe::Role;
+use super::recorder::{Recorder, Request};
+use super::shape::{Shape, rope_factors};
+use crate::model::ModelGraph;
+use crate::quantization_recipe::{Role, keeps_format};
 
 /// A tensor of a model.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,32 +52,25 @@ impl Tensor {
         self.len() == 0
     }
 
-    /// Whether the tensor is learnt. Tables computed from the configuration do not count as parameters.
+    /// Whether the tensor counts as parameters of the model. Tables computed from the configuration do not, nor do the biases that
+    /// balance the experts.
     #[must_use]
     pub fn is_learnt(&self) -> bool {
-        !matches!(self.content, Content::Values(_))
+        !matches!(self.content, Content::Values(_)) && !self.name.ends_with("exp_probs_b.bias")
     }
 }
 
-/// All tensors of a shape: first those outside the layers, then layer by layer.
+/// All tensors of a shape, in the order in which its graph asks for them.
+///
+/// # Panics
+/// When the architecture cannot be built from the shape, which is an error in the table.
 #[must_use]
 pub fn tensors(shape: &Shape) -> Vec<Tensor> {
-    let mut list = List { layer: 0, tensors: Vec::new() };
-    let embedding = if shape.tied { Role::Head } else { Role::Embedding };
-    list.matrix("token_embd", shape.vocab_size, shape.hidden_size, embedding);
-    list.vector("output_norm.weight", shape.hidden_size, Content::Norm);
-    if !shape.tied {
-        list.matrix("output", shape.vocab_size, shape.hidden_size, Role::Head);
+    let recorder = Recorder::new(shape);
+    if let Err(error) = ModelGraph::build(&recorder) {
+        panic!("the shape {} does not fit its architecture: {error}", shape.name);
     }
-    if let RopeStretch::Llama3 { factor } = shape.rope_stretch {
-        let factors = llama_3_factors(shape.rope_base, shape.head_dim, factor);
-        list.vector("rope_freqs.weight", factors.len(), Content::Values(factors));
-    }
-    for layer in 0..shape.n_layers {
-        list.layer = layer;
-        list.layer(shape);
-    }
-    list.tensors
+    recorder.into_requests().into_iter().map(|request| tensor(shape, request)).collect()
 }
 
 /// Number of learnt weights.
@@ -87,157 +79,23 @@ pub fn parameters(shape: &Shape) -> u64 {
     tensors(shape).iter().filter(|tensor| tensor.is_learnt()).map(|tensor| tensor.len() as u64).sum()
 }
 
-/// A list of tensors that is being built.
-struct List {
-    layer: usize,
-    tensors: Vec<Tensor>,
+fn tensor(shape: &Shape, Request { name, rows, columns }: Request) -> Tensor {
+    let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse().ok()).unwrap_or(0);
+    let experts = shape.experts.filter(|_| name.ends_with("_exps.weight")).map_or(1, |experts| experts.count);
+    let content = content(shape, &name, rows);
+    Tensor { name, rows: rows / experts, columns, experts, layer, content }
 }
 
-impl List {
-    fn matrix(&mut self, stem: &str, rows: usize, columns: usize, role: Role) {
-        let (name, layer) = (format!("{stem}.weight"), self.layer);
-        self.tensors.push(Tensor { name, rows, columns, experts: 1, layer, content: Content::Weights(role) });
+/// The kind of values of a tensor.
+fn content(shape: &Shape, name: &str, rows: usize) -> Content {
+    let stem = name.rsplit('.').find(|part| !matches!(*part, "weight" | "bias")).unwrap_or(name);
+    match stem {
+        "rope_freqs" => Content::Values(rope_factors(shape).unwrap_or_default()),
+        "ssm_a" => Content::Decay,
+        "ssm_d" | "layer_output_scale" | "scale" => Content::Norm,
+        "ffn_gate_inp" if name.ends_with(".weight") => Content::Router,
+        _ if stem.contains("norm") => Content::Norm,
+        _ if name.ends_with(".bias") || rows == 1 || keeps_format(name) => Content::Bias,
+        _ => Content::Weights(Role::of(name, shape.tied)),
     }
-
-    fn experts(&mut self, stem: &str, experts: usize, [rows, columns]: [usize; 2], role: Role) {
-        let (name, layer) = (format!("{stem}.weight"), self.layer);
-        self.tensors.push(Tensor { name, rows, columns, experts, layer, content: Content::Weights(role) });
-    }
-
-    fn vector(&mut self, name: &str, columns: usize, content: Content) {
-        let (name, layer) = (name.to_owned(), self.layer);
-        self.tensors.push(Tensor { name, rows: 1, columns, experts: 1, layer, content });
-    }
-
-    fn layer(&mut self, shape: &Shape) {
-        let (hidden, intermediate) = (shape.hidden_size, shape.intermediate_size);
-        let family = FAMILIES.iter().find(|family| family.architecture == shape.architecture);
-        let norms_after = family.is_some_and(|family| family.norms == Norms::BeforeAndAfter);
-        let layer = self.layer;
-        let name = |stem: &str| format!("blk.{layer}.{stem}");
-        let norm = |stem: &str| format!("blk.{layer}.{stem}_norm.weight");
-
-        self.vector(&norm("attn"), hidden, Content::Norm);
-        match shape.delta.filter(|_| DeltaHeads::has_layer(layer)) {
-            Some(heads) => self.delta(&name, heads, hidden),
-            None => self.attention(shape, family),
-        }
-        if norms_after {
-            self.vector(&norm("post_attention"), hidden, Content::Norm);
-        }
-        let named_after = family.is_some_and(|family| family.norms == Norms::BeforeButNamedAfter);
-        self.vector(&norm(if named_after { "post_attention" } else { "ffn" }), hidden, Content::Norm);
-        match shape.experts {
-            None => self.dense(&name, ["ffn_gate", "ffn_up", "ffn_down"], [intermediate, hidden]),
-            Some(experts) => {
-                self.mixture_of_experts(&name, experts, hidden);
-                if shape.biases == Biases::EveryProduct {
-                    self.expert_biases(&name, experts, hidden);
-                }
-            }
-        }
-        if norms_after {
-            self.vector(&norm("post_ffw"), hidden, Content::Norm);
-        }
-    }
-}
-
-impl List {
-    /// Projections, norms and biases of attention.
-    fn attention(&mut self, shape: &Shape, family: Option<&&Family>) {
-        let hidden = shape.hidden_size;
-        let (queries, keys) = (shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim);
-        let is_gated = family.is_some_and(|family| family.attention.gate == Gate::InQuery);
-        let projected = if is_gated { 2 * queries } else { queries };
-        let norms_heads =
-            family.is_some_and(|family| matches!(family.attention.qk_norm, QkNorm::Always(_) | QkNorm::WhereStored(_)));
-        let layer = self.layer;
-        let name = |stem: &str| format!("blk.{layer}.{stem}");
-        let norm = |stem: &str| format!("blk.{layer}.{stem}_norm.weight");
-        for (stem, rows, role) in
-            [("attn_q", projected, Role::Other), ("attn_k", keys, Role::Other), ("attn_v", keys, Role::Values)]
-        {
-            self.matrix(&name(stem), rows, hidden, role);
-            if shape.biases != Biases::Never {
-                self.vector(&format!("{}.bias", name(stem)), rows, Content::Bias);
-            }
-        }
-        if norms_heads {
-            self.vector(&norm("attn_q"), shape.head_dim, Content::Norm);
-            self.vector(&norm("attn_k"), shape.head_dim, Content::Norm);
-        }
-        self.matrix(&name("attn_output"), hidden, queries, Role::AttentionOutput);
-        if shape.biases == Biases::EveryProduct {
-            self.vector(&name("attn_output.bias"), hidden, Content::Bias);
-        }
-        if shape.sinks {
-            self.vector(&name("attn_sinks.weight"), shape.n_heads, Content::Bias);
-        }
-    }
-
-    /// Projections, convolution and norm of the gated delta rule.
-    fn delta(&mut self, name: &impl Fn(&str) -> String, heads: DeltaHeads, hidden: usize) {
-        const DIM: usize = DeltaHeads::HEAD_DIM;
-        let (channels, inner) = ((2 * heads.keys + heads.values) * DIM, heads.values * DIM);
-        self.matrix(&name("attn_qkv"), channels, hidden, Role::QueryKeyValue);
-        self.matrix(&name("attn_gate"), inner, hidden, Role::Other);
-        self.matrix(&name("ssm_beta"), heads.values, hidden, Role::Other);
-        self.matrix(&name("ssm_alpha"), heads.values, hidden, Role::Other);
-        let (conv, layer) = (format!("{}.weight", name("ssm_conv1d")), self.layer);
-        let (columns, content) = (DeltaHeads::CONV_WIDTH, Content::Bias);
-        self.tensors.push(Tensor { name: conv, rows: channels, columns, experts: 1, layer, content });
-        self.vector(&name("ssm_a"), heads.values, Content::Decay);
-        self.vector(&name("ssm_dt.bias"), heads.values, Content::Bias);
-        self.vector(&name("ssm_norm.weight"), DIM, Content::Norm);
-        self.matrix(&name("ssm_out"), hidden, inner, Role::AttentionOutput);
-    }
-
-    fn dense(&mut self, name: &impl Fn(&str) -> String, [gate, up, down]: [&str; 3], [inner, hidden]: [usize; 2]) {
-        self.matrix(&name(gate), inner, hidden, Role::Other);
-        self.matrix(&name(up), inner, hidden, Role::Other);
-        self.matrix(&name(down), hidden, inner, Role::Down);
-    }
-
-    fn expert_biases(&mut self, name: &impl Fn(&str) -> String, experts: ExpertShape, hidden: usize) {
-        let ExpertShape { count, intermediate_size, .. } = experts;
-        self.vector(&name("ffn_gate_inp.bias"), count, Content::Bias);
-        for (stem, columns) in
-            [("ffn_gate_exps", intermediate_size), ("ffn_up_exps", intermediate_size), ("ffn_down_exps", hidden)]
-        {
-            let (name, layer, content) = (format!("{}.bias", name(stem)), self.layer, Content::Bias);
-            self.tensors.push(Tensor { name, rows: count, columns, experts: 1, layer, content });
-        }
-    }
-
-    fn mixture_of_experts(&mut self, name: &impl Fn(&str) -> String, experts: ExpertShape, hidden: usize) {
-        let ExpertShape { count, intermediate_size, shared_size, .. } = experts;
-        let (router, layer) = (format!("{}.weight", name("ffn_gate_inp")), self.layer);
-        let content = Content::Router;
-        self.tensors.push(Tensor { name: router, rows: count, columns: hidden, experts: 1, layer, content });
-        self.experts(&name("ffn_gate_exps"), count, [intermediate_size, hidden], Role::Other);
-        self.experts(&name("ffn_up_exps"), count, [intermediate_size, hidden], Role::Other);
-        self.experts(&name("ffn_down_exps"), count, [hidden, intermediate_size], Role::Down);
-        if shared_size > 0 {
-            self.vector(&format!("{}.weight", name("ffn_gate_inp_shexp")), hidden, Content::Bias);
-            self.dense(name, ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"], [shared_size, hidden]);
-        }
-    }
-}
-
-/// The divisors of Llama 3's rotary frequencies.
-///
-/// A frequency with at least four periods within the original context of 8192 tokens is unchanged. A frequency with less than
-/// one period is divided by `factor`. Between them the divisor is interpolated. Source: Llama 3.1's reference code.
-fn llama_3_factors(base: f32, rotary_dim: usize, factor: f32) -> Vec<f32> {
-    const ORIGINAL_CONTEXT: f32 = 8192.0;
-    const UNCHANGED_FROM_PERIODS: f32 = 4.0;
-    const DIVIDED_UP_TO_PERIODS: f32 = 1.0;
-    let factor_of = |pair: usize| {
-        let frequency = base.powf(-(2.0 * pair as f32) / rotary_dim as f32);
-        let periods = ORIGINAL_CONTEXT * frequency / (2.0 * PI);
-        let unchanged =
-            ((periods - DIVIDED_UP_TO_PERIODS) / (UNCHANGED_FROM_PERIODS - DIVIDED_UP_TO_PERIODS)).clamp(0.0, 1.0);
-        1.0 / ((1.0 - unchanged) / factor + unchanged)
-    };
-    (0..rotary_dim / 2).map(factor_of).collect()
 }

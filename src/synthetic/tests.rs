@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::models::ExpertShape;
+use super::shape::{ExpertShape, Key};
 use super::tensors::{parameters, tensors};
 use super::*;
 use crate::engine::{Engine, EngineLimits, LogitsWanted, Progress, SequenceRows, SequenceState, Step, StepId};
@@ -13,8 +13,10 @@ use crate::model::ModelGraph;
 
 /// The shape with few and narrow layers and a small vocabulary; everything else as in the table.
 fn shrunk(shape: &Shape) -> &'static Shape {
+    let keys: Vec<(&str, Key)> = shape.keys.iter().map(|(name, key)| (*name, shrunk_key(name, *key))).collect();
     leaked(Shape {
-        n_layers: 3,
+        n_layers: layers_of_every_kind(shape).max(3),
+        keys: keys.leak(),
         hidden_size: 256,
         intermediate_size: 512,
         n_heads: 4,
@@ -32,6 +34,26 @@ fn shrunk(shape: &Shape) -> &'static Shape {
     })
 }
 
+/// Layers up to the first of the last kind.
+fn layers_of_every_kind(shape: &Shape) -> usize {
+    let letters = shape.keys.iter().filter_map(|(_, key)| match key {
+        Key::Sizes(letters, _) | Key::Flags(letters, _) => Some(*letters),
+        _ => None,
+    });
+    let firsts = letters.flat_map(|letters| letters.chars().filter_map(|letter| letters.find(letter)).max());
+    firsts.max().map_or(0, |last| last + 1)
+}
+
+fn shrunk_key(name: &str, key: Key) -> Key {
+    match (name, key) {
+        ("attention.head_count_kv", Key::Sizes(letters, sizes)) => {
+            Key::Sizes(letters, sizes.map(|(letter, size)| (letter, size.min(2))))
+        }
+        ("attention.shared_kv_layers", _) => Key::Size(1),
+        (_, key) => key,
+    }
+}
+
 /// A shape of a test as `&'static`, like the shapes in the table.
 fn leaked(shape: Shape) -> &'static Shape {
     Box::leak(Box::new(shape))
@@ -47,9 +69,8 @@ fn shape(name: &str) -> &'static Shape {
 
 #[test]
 fn every_shape_has_the_published_number_of_parameters() {
-    for shape in MODELS {
-        assert_eq!(parameters(shape), shape.parameters, "{}", shape.name);
-    }
+    let wrong = MODELS.iter().map(|shape| (shape.name, parameters(shape), shape.parameters));
+    assert_eq!(wrong.filter(|(_, ours, published)| ours != published).collect::<Vec<_>>(), []);
 }
 
 #[test]
