@@ -55,7 +55,7 @@ fn sampled(cases: Vec<Case>) -> Vec<Case> {
 }
 
 /// Every second case: those of even or of odd numbers, which alternate from day to day.
-fn half_of(cases: Vec<Case>, with_odd: bool) -> Vec<Case> {
+fn half_of<T>(cases: Vec<T>, with_odd: bool) -> Vec<T> {
     let parity = usize::from((today() % 2 == 1) != with_odd);
     cases.into_iter().enumerate().filter(|(index, _)| index % 2 == parity).map(|(_, case)| case).collect()
 }
