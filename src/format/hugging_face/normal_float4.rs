@@ -99,7 +99,7 @@ fn fitting(files: &Safetensors, codes: &Tensor, scales: &Tensor) -> Option<Packe
 fn shape(state: &Value) -> Option<[usize; 2]> {
     let size = |value: &Value| value.as_u64().and_then(|size| usize::try_from(size).ok());
     let is = |key: &str, expected: usize| state.get(key).is_none_or(|value| size(value) == Some(expected));
-    let &[ref outputs, ref inputs] = &state.get("shape")?.as_array()?[..] else { return None };
+    let [outputs, inputs] = &state.get("shape")?.as_array()?[..] else { return None };
     let [outputs, inputs] = [size(outputs)?, size(inputs)?];
     let fits = is("blocksize", BLOCK) && is("nested_blocksize", NESTED_BLOCK) && inputs.is_multiple_of(BLOCK);
     (fits && outputs > 0 && inputs > 0).then_some([outputs, inputs])

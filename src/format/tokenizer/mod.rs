@@ -87,7 +87,7 @@ struct Pieces {
 /// How text between special tokens becomes tokens.
 enum Merging {
     BytePair(Box<BytePair>),
-    SentencePiece(SentencePiece),
+    SentencePiece(Box<SentencePiece>),
     WordPiece(Box<WordPiece>),
     Unigram(Box<Unigram>),
 }
@@ -146,7 +146,8 @@ impl Tokenizer {
         Self::pieces((gguf, cancel), defaults, Spelling::SpaceMark, adds_space, false, |vocabulary| {
             let unknown = token_key(gguf, "tokenizer.ggml.unknown_token_id", vocabulary.len())?.or(Some(0));
             let normalization = Normalization::of_keys(gguf)?;
-            SentencePiece::new(vocabulary, scores, unknown, (adds_space, normalization)).map(Merging::SentencePiece)
+            let pieces = SentencePiece::new(vocabulary, scores, unknown, (adds_space, normalization))?;
+            Ok(Merging::SentencePiece(Box::new(pieces)))
         })
     }
 
