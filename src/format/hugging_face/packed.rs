@@ -161,8 +161,8 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// The blocks of inputs with these groups. The inputs are sorted by their groups if it is needed; then each group must have whole
-    /// blocks. `None` if it does not, and for a group that is not below `groups`.
+    /// The blocks of inputs with these groups. The inputs are sorted by their groups if it is needed; then each group must have
+    /// whole blocks. `None` if it does not, and for a group that is not below `groups`.
     fn of(indices: &[u8], groups: usize) -> Option<Self> {
         let group = |index: &[u8; 4]| usize::try_from(i32::from_le_bytes(*index)).ok().filter(|group| *group < groups);
         let of_inputs = indices.as_chunks::<4>().0.iter().map(group).collect::<Option<Vec<_>>>()?;
