@@ -122,8 +122,8 @@ impl<'a> Weights<'a> {
         Ok(value_of(format!("{stem}.scale"))?.unwrap_or(1.0))
     }
 
-    /// The inputs of the matrix `stem`.weight in the order of its columns, `[columns]`, as whole numbers; `None` where it is their own.
-    /// Matrices whose groups are in the order of activations have one.
+    /// The inputs of the matrix `stem`.weight in the order of its columns, `[columns]`, as whole numbers; `None` where it is their
+    /// own. Matrices whose groups are in the order of activations have one.
     ///
     /// # Errors
     /// As [`Weights::matrix`], except for a missing tensor.

@@ -8,8 +8,8 @@
 //! | `weight.nested_absmax` [scales / 256], `weight.nested_quant_map` `[256]` | of scales in 8 bits: scales, and the number of each code |
 //! | `weight.quant_state.bitsandbytes__nf4` | JSON: the shape of the matrix, sizes of blocks, and `nested_offset`, which is added to scales |
 //!
-//! A value is `quant_map[code] * absmax`. A scale in 8 bits is `nested_quant_map[code] * nested_absmax + nested_offset`, computed in
-//! float32 as the package does.
+//! A value is `quant_map[code] * absmax`. A scale in 8 bits is `nested_quant_map[code] * nested_absmax + nested_offset`,
+//! computed in float32 as the package does.
 //!
 //! Source: the package `bitsandbytes` (`QuantState`).
 

@@ -71,8 +71,8 @@ fn charsmap(gguf: &Gguf) -> Result<Option<Vec<u8>>, TokenizerError> {
     Ok(bytes.map(|bytes| bytes.into_iter().map(|byte| byte as u8).collect()))
 }
 
-/// A table of characters as SentencePiece stores it: the length of a trie in bytes, the trie, and the texts that its values point to,
-/// each with a zero after it.
+/// A table of characters as SentencePiece stores it: the length of a trie in bytes, the trie, and the texts that its values point
+/// to, each with a zero after it.
 ///
 /// The crate that searches the trie trusts it, so a damaged one is found here.
 struct Table<'a> {
