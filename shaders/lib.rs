@@ -70,6 +70,7 @@ pub mod layer_norm;
 pub mod match_magnitude;
 pub mod matmul;
 pub mod mix_streams;
+pub mod reorder_columns;
 pub mod rms_norm;
 pub mod rope;
 pub mod sample_token;

@@ -56,6 +56,11 @@ fn tokenizer_json() {
 }
 
 #[test]
+fn tokenizer_model() {
+    check("tokenizer_model");
+}
+
+#[test]
 fn chat_template() {
     check("chat_template");
 }

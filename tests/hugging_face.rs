@@ -17,8 +17,11 @@ use serde::Deserialize;
 #[path = "support/runner.rs"]
 #[allow(dead_code)]
 mod runner;
+#[path = "support/vulkan_device.rs"]
+mod vulkan_device;
 
 use runner::{Rows, Runner, Sequence, Setup, deltas, largest, mean};
+use vulkan_device::has_device;
 
 /// Mean |Δ log-prob| of a prompt's tokens, in nats, as in `tests/parity.rs`.
 const FLOAT_GATE: f64 = 1e-4;
@@ -78,7 +81,11 @@ fn runner_of(path: &Path) -> Runner<impl Engine> {
 }
 
 fn runner_with(path: &Path, kernel: Kernel) -> Runner<impl Engine> {
-    let setup = Setup {
+    runner::load(path, setup(kernel))
+}
+
+fn setup(kernel: Kernel) -> Setup {
+    Setup {
         kv_type: KvType::F32,
         kernel,
         threads: 1,
@@ -88,8 +95,7 @@ fn runner_with(path: &Path, kernel: Kernel) -> Runner<impl Engine> {
         deterministic: false,
         cpu_experts: CpuExperts::Auto,
         activation_bits: ActivationBits::default(),
-    };
-    runner::load(path, setup)
+    }
 }
 
 fn logits(runner: &mut Runner<impl Engine>, tokens: &[TokenId]) -> Rows {
@@ -135,19 +141,34 @@ fn directories_give_the_logits_of_gguf_files_and_of_transformers() {
 }
 
 /// The directories whose weights have zero points.
-const WITH_ZEROS: [&str; 5] =
-    ["llama-awq", "llama-gptq-zeros", "llama-gptq-v2-zeros", "llama-w4a16-zeros", "llama-w8a8-zeros"];
+const WITH_ZEROS: [&str; 6] = [
+    "llama-awq",
+    "llama-gptq-zeros",
+    "llama-gptq-v2-zeros",
+    "llama-w4a16-zeros",
+    "llama-w8a8-zeros",
+    "llama-w4a16-order",
+];
 
 /// The directories whose weights are in 4-bit floating point.
-const FLOAT4: [&str; 5] =
-    ["gpt-oss-mxfp4", "llama-mxfp4", "llama-nvfp4", "llama-modelopt-nvfp4", "qwen3moe-modelopt-nvfp4"];
+const FLOAT4: [&str; 6] = [
+    "gpt-oss-mxfp4",
+    "llama-mxfp4",
+    "llama-nvfp4",
+    "llama-modelopt-nvfp4",
+    "qwen3moe-modelopt-nvfp4",
+    "llama-bitsandbytes",
+];
+
+/// The directories whose groups are in the order of activations.
+const ORDERED: [&str; 2] = ["llama-gptq-order", "llama-w4a16-order"];
 
 /// Weights that other tools packed stand for the values that transformers computed with.
 #[test]
 fn quantized_directories_agree_with_transformers() {
     let folder = fixtures().join("quantized_directories");
     let mut failures = Vec::new();
-    let symmetric = ["llama-w4a16", "llama-w8a16", "llama-gptq-4", "qwen3moe-gptq-8", "llama-w8a8"];
+    let symmetric = ["llama-w4a16", "llama-w8a16", "llama-gptq-4", "llama-gptq-order", "qwen3moe-gptq-8", "llama-w8a8"];
     for name in symmetric.iter().chain(&WITH_ZEROS).chain(&FLOAT4) {
         let text = std::fs::read(folder.join(name).join("expected.json")).unwrap();
         let expected: Expected = serde_json::from_slice(&text).unwrap();
@@ -192,9 +213,63 @@ fn directories_in_8_bit_floating_point_agree_with_transformers() {
 /// The scalar kernel rounds no activations.
 #[test]
 fn directories_with_zero_points_or_4_bit_floating_point_agree_with_transformers() {
-    for name in WITH_ZEROS.into_iter().chain(FLOAT4) {
+    for name in WITH_ZEROS.into_iter().chain(FLOAT4).chain(ORDERED) {
         assert_exact(name, Kernel::Scalar);
     }
+}
+
+/// NF4 has no integers, so no kernel rounds activations.
+#[test]
+fn directories_of_bitsandbytes_agree_with_it_on_every_kernel() {
+    for kernel in Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported()) {
+        assert_exact("llama-bitsandbytes", kernel);
+    }
+    let folder = fixtures().join("quantized_directories/llama-bitsandbytes");
+    let checkpoint = checkpoint::open(&folder).unwrap();
+    assert_eq!(checkpoint.weight("blk.1.attn_q.weight").unwrap().format.name(), "NF4");
+}
+
+/// A row in a batch and with other chunks has the bits that it has alone.
+#[test]
+fn inputs_in_another_order_keep_the_bits_of_each_row() {
+    for name in ORDERED {
+        let mut directory = runner_of(&fixtures().join("quantized_directories").join(name));
+        let tokens: Vec<TokenId> = (0..23).map(|token| token * 7 % 512).collect();
+        let whole = logits(&mut directory, &tokens);
+        let mut sequence = Sequence::default();
+        let chunked = directory.feed(&mut sequence, &tokens, 5);
+        directory.release(sequence);
+        let bits = |rows: &Rows| rows.iter().flatten().map(|value| value.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&whole), bits(&chunked), "{name}");
+    }
+}
+
+/// A device computes the values of the formats of directories that GGUF files lack, and reorders inputs.
+#[test]
+fn a_device_agrees_with_transformers_on_quantized_directories() {
+    if !has_device() {
+        return;
+    }
+    for name in ["llama-bitsandbytes", "llama-gptq-order", "llama-w4a16-order"] {
+        let folder = fixtures().join("quantized_directories").join(name);
+        let text = std::fs::read(folder.join("expected.json")).unwrap();
+        let expected: Expected = serde_json::from_slice(&text).unwrap();
+        let mut directory =
+            runner::load(&folder, Setup { device: ComputeDevice::Vulkan(0), ..setup(Kernel::detect()) });
+        for prompt in &expected.prompts {
+            let found = mean(&deltas(&logits(&mut directory, &prompt.tokens), &prompt.tokens, &prompt.logprobs));
+            println!("{name:24} on a device from transformers {found:8.1e}");
+            assert!(found <= QUANTISED_GATE, "{name}: {found} nats");
+        }
+    }
+}
+
+/// A GGUF file has no place for the order of inputs.
+#[test]
+fn directories_in_the_order_of_activations_are_not_converted() {
+    let checkpoint = checkpoint::open(&fixtures().join("quantized_directories/llama-gptq-order")).unwrap();
+    let error = QuantizePlan::new(&*checkpoint, &QuantizeOptions::default()).map(drop).unwrap_err().to_string();
+    assert!(error.contains("order of activations, which a GGUF file cannot state"), "{error}");
 }
 
 /// The copies have their recipe's formats, and values near those of the directory.

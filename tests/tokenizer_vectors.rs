@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use cuelight_engine::format::gguf::Gguf;
+use cuelight_engine::format::tokenizer::piece_keys::{PieceFile, PieceSettings};
 use cuelight_engine::format::tokenizer::{StreamDecoder, Tokenizer, TokenizerError};
 
 const SEPARATOR: &str = "\n__ggml_vocab_test__\n";
@@ -110,6 +111,52 @@ fn a_tokenizer_json_agrees_with_the_same_vocabulary_as_gguf() {
         let text = "light<|end|>";
         let encode = |tokenizer: &Tokenizer| tokenizer.encode(text, true, parse_special).expect("encodes");
         assert_eq!(encode(&tokenizer), encode(&of_gguf), "parse_special: {parse_special}");
+    }
+}
+
+/// The models of SentencePiece of this repository: merges and likelihoods, with and without bytes, spaces and other characters.
+const MODELS: [&str; 4] = ["bpe", "bpe-plain", "unigram", "unigram-bytes"];
+
+#[test]
+fn models_of_sentencepiece_agree_with_the_library_that_trained_them() {
+    let settings = PieceSettings::default();
+    let mut wrong = Vec::new();
+    for name in MODELS {
+        let path = Path::new(FIXTURES).join(format!("{name}.model"));
+        let bytes = fs::read(&path).expect("the file is read");
+        let tokenizer = PieceFile { path: &path, bytes: &bytes, settings: &settings }.tokenizer();
+        let tokenizer = tokenizer.unwrap_or_else(|error| panic!("{error}"));
+        for (text, expected) in vectors(&path) {
+            let found = tokenizer.encode(&text, false, false).expect("encodes");
+            if found != expected {
+                wrong.push(format!("{name}: {text:?} gives {found:?}, not {expected:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Damaged models end in an error or a tokenizer, never in a panic.
+#[test]
+fn damaged_models_of_sentencepiece_are_errors() {
+    let path = Path::new(FIXTURES).join("bpe-plain.model");
+    let (whole, settings) = (fs::read(&path).expect("the file is read"), PieceSettings::default());
+    let built = |bytes: &[u8]| {
+        let tokenizer = PieceFile { path: &path, bytes, settings: &settings }.tokenizer()?;
+        tokenizer.encode("Ａ light ①  <tool> ü", true, true).map(drop)
+    };
+    assert!(built(&whole).is_ok());
+    for end in (0..whole.len()).step_by(7) {
+        let _ = built(&whole[..end]);
+    }
+    for at in (0..whole.len()).step_by(5) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x55;
+        let _ = built(&bytes);
+    }
+    for bytes in [&b""[..], b"IQ== 0\nIg== 1\n", &[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]] {
+        let error = built(bytes).expect_err("it is refused").to_string();
+        assert!(error.contains("bpe-plain.model: not a usable model of SentencePiece"), "{error}");
     }
 }
 

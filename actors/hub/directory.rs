@@ -8,8 +8,12 @@ use cuelight_engine::format::safetensors;
 
 use super::error::HubError;
 
-/// What every directory has. The first one is always the first file of a model.
-const REQUIRED: [&str; 2] = ["config.json", "tokenizer.json"];
+/// What every directory has. It is always the first file of a model.
+const CONFIG: &str = "config.json";
+
+/// The tokenizers that load, each with the files that belong to it. The first that a repository has is used.
+const TOKENIZERS: [&[&str]; 2] =
+    [&["tokenizer.json"], &["tokenizer.model", "added_tokens.json", "special_tokens_map.json"]];
 
 /// What a directory may have besides.
 const OPTIONAL: [&str; 11] = [
@@ -61,11 +65,13 @@ pub fn before_shards(repo: &str, files: &[String]) -> Result<Vec<String>, HubErr
         let pickle_only = |file: &String| HubError::PickleOnly { repo: repo.to_owned(), file: file.clone() };
         return Err(pickled(files).map_or_else(|| missing(SINGLE), pickle_only));
     };
-    if let Some(name) = REQUIRED.iter().find(|name| !has(name)) {
-        return Err(missing(name));
+    let tokenizer = TOKENIZERS.into_iter().find(|files| files.first().is_some_and(has));
+    let tokenizer = tokenizer.ok_or_else(|| missing(TOKENIZERS[0][0]))?;
+    if !has(&CONFIG) {
+        return Err(missing(CONFIG));
     }
-    let optional = OPTIONAL.into_iter().filter(has);
-    Ok(REQUIRED.into_iter().chain(optional).chain([weights]).map(str::to_owned).collect())
+    let others = tokenizer.iter().copied().chain(OPTIONAL).filter(has);
+    Ok([CONFIG].into_iter().chain(others).chain([weights]).map(str::to_owned).collect())
 }
 
 /// The shards that the last of these files names, if it is an index.
@@ -122,6 +128,9 @@ mod tests {
             "model.safetensors",
         ];
         assert_eq!(before_shards("a/b", &files).unwrap(), wanted);
+        let of_pieces = names(&["added_tokens.json", "config.json", "model.safetensors", "tokenizer.model"]);
+        let wanted = ["config.json", "tokenizer.model", "added_tokens.json", "model.safetensors"];
+        assert_eq!(before_shards("a/b", &of_pieces).unwrap(), wanted);
         let indexed = [files, names(&["model.safetensors.index.json"])].concat();
         assert_eq!(before_shards("a/b", &indexed).unwrap().last().unwrap(), INDEX);
     }

@@ -12,6 +12,7 @@ mod output_parser;
 mod sse;
 mod tokenizer_gguf;
 mod tokenizer_json;
+mod tokenizer_model;
 
 /// A target: the name of its corpus folder, and its function.
 pub type Target = (&'static str, fn(&[u8]));
@@ -22,6 +23,7 @@ pub const TARGETS: &[Target] = &[
     ("hugging_face", hugging_face::run),
     ("tokenizer_gguf", tokenizer_gguf::run),
     ("tokenizer_json", tokenizer_json::run),
+    ("tokenizer_model", tokenizer_model::run),
     ("chat_template", chat_template::run),
     ("chat_body", api::run_chat),
     ("completions_body", api::run_completions),

@@ -168,7 +168,11 @@ impl WeightLayout {
             Packing::Floats { bits, .. } => IntegerLayout::new(bits, 0, RUN_COLUMNS),
             Packing::Integers(layout) => layout,
         };
-        let has_float8_values = matches!(self.packing, Packing::Floats { bits: 8, .. });
+        let float_codes = match self.packing {
+            Packing::Floats { bits: 8, .. } => 1,
+            Packing::Floats { bits: 4, .. } => 2,
+            _ => 0,
+        };
         let codebook = layout.codebook.unwrap_or_default();
         let word = |first: usize| {
             let bytes: [u8; 4] = std::array::from_fn(|index| codebook[first + index] as u8);
@@ -194,7 +198,7 @@ impl WeightLayout {
             (50, u32::from(layout.grid.is_some_and(|grid| grid.signs == Signs::Negate))),
             (51, layout.grid.map_or(1, |grid| grid.cells.len() as u32)),
             (52, u32::from(layout.scale == Scale::Float8)),
-            (53, u32::from(has_float8_values)),
+            (53, float_codes),
             (54, u32::from(layout.zero_points)),
         ]
     }
@@ -351,6 +355,7 @@ mod tests {
             (Format::F8_E4M3, 288),
             (Format::Q4_Z, 152),
             (Format::Q8_Z, 280),
+            (Format::NF4, 144),
         ];
         for (format, row) in per_row {
             let planes = 4 * (PLANE_PADDING + PLANE_ALIGNMENT);

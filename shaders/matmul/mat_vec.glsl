@@ -24,7 +24,7 @@ const uint RUN_STRIDE = QUADS + 1;
 const uint RESULTS = ROWS * OUTPUTS;
 
 // The weights are codes, which are multiplied as integers.
-const bool INTEGER = BITS < 16 && CELL_LEN == 0 && !FLOAT8_VALUES;
+const bool INTEGER = BITS < 16 && CELL_LEN == 0 && !FLOAT_UNITS;
 // Codes of a codebook are made unsigned.
 const uint BOOK_OFFSET = 128;
 

@@ -7,7 +7,7 @@
 uvec4 octet_of_halves(Run run, uint octet) {
     vec4 first = values(run, 2 * octet);
     vec4 second = values(run, 2 * octet + 1);
-    if (BITS == 32 || BFLOAT || FLOAT8_VALUES) {
+    if (BITS == 32 || BFLOAT || FLOAT_UNITS) {
         first = clamp(first, -65504.0, 65504.0);
         second = clamp(second, -65504.0, 65504.0);
     }

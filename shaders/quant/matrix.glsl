@@ -23,14 +23,15 @@ layout(constant_id = 49) const uint INDEX_HIGH_BITS = 0;   // bits of an index b
 layout(constant_id = 50) const bool CELLS_HAVE_SIGNS = false; // a bit for each value, or the highest bit of an index
 layout(constant_id = 51) const uint CELLS = 1;             // of the grid, a power of two
 layout(constant_id = 52) const bool FLOAT8_SCALES = false; // scales of groups have 4 exponent bits and 3 fraction bits
-layout(constant_id = 53) const bool FLOAT8_VALUES = false; // so have codes, and a sign; units are float32
+layout(constant_id = 53) const uint FLOAT_CODES = 0;       // codes of numbers with float32 units: 1 as FLOAT8_SCALES with a sign, 2 NF4
 layout(constant_id = 54) const bool ZERO_POINTS = false;   // a byte for each run, which is subtracted from its codes
 
+const bool FLOAT_UNITS = FLOAT_CODES > 0;
 const uint QUADS = 8;                                 // groups of four columns in a run
 const uint LOW_BITS = BITS == 6 || BITS == 5 ? 4 : BITS == 3 ? 2 : BITS;
 const uint HIGH_BITS = BITS - LOW_BITS;
 const uint SCALE_BITS = ZERO_POINTS ? 8 : GROUP_SCALES ? GROUPS * (MINIMUM ? 16 : 8) : 0;
-const uint UNIT_BITS = POWERS_OF_TWO ? 8 : MINIMUM || FLOAT8_VALUES ? 32 : 16;
+const uint UNIT_BITS = POWERS_OF_TWO ? 8 : MINIMUM || FLOAT_UNITS ? 32 : 16;
 
 struct Matrix {
     uint64_t low;     // low bits of the codes, or values
@@ -168,6 +169,29 @@ vec4 float8_values(uint word) {
     return vec4(even.x, odd.x, even.y, odd.y);
 }
 
+// The numbers of NF4 by their codes, as in `nf4.rs`.
+const float NORMAL_FLOATS[16] = float[16](
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0);
+
+// Four numbers of NF4. Numbers are selected and not indexed, as in `look_up`.
+vec4 normal_floats(uint codes) {
+    uvec4 code = uvec4(codes, codes >> 8, codes >> 16, codes >> 24);
+    bvec4 by_1 = notEqual(code & 1u, uvec4(0));
+    bvec4 by_2 = notEqual(code & 2u, uvec4(0));
+    bvec4 by_4 = notEqual(code & 4u, uvec4(0));
+    vec4 half_of[2];
+    [[unroll]] for (uint h = 0; h < 2; h++) {
+        vec4 pair[4];
+        [[unroll]] for (uint p = 0; p < 4; p++) {
+            pair[p] = mix(vec4(NORMAL_FLOATS[8 * h + 2 * p]), vec4(NORMAL_FLOATS[8 * h + 2 * p + 1]), by_1);
+        }
+        half_of[h] = mix(mix(pair[0], pair[1], by_2), mix(pair[2], pair[3], by_2), by_4);
+    }
+    return mix(half_of[0], half_of[1], notEqual(code & 8u, uvec4(0)));
+}
+
 // The codes of a run as they are stored, and what is subtracted from each.
 struct Codes {
     uint low[8];
@@ -220,8 +244,10 @@ void unpack_codes(uint64_t index, Packed packed, inout Run run) {
     Codes codes = codes_of(index, packed);
     [[unroll]] for (uint q = 0; q < QUADS; q++) {
         uint quad = code_quad(codes, q);
-        if (FLOAT8_VALUES) {
+        if (FLOAT_CODES == 1) {
             run.codes[q] = float8_values(quad);
+        } else if (FLOAT_CODES == 2) {
+            run.codes[q] = normal_floats(quad);
         } else {
             run.codes[q] = CODEBOOK ? look_up(quad) : bytes_to_floats(quad) - float(codes.offset);
         }
@@ -244,7 +270,7 @@ float float8(uint word, uint index) {
 
 void unpack_scales(uint64_t index, Packed packed, inout Run run) {
     uint stored = entry_of_word(packed.unit, index / RUNS_PER_BLOCK, UNIT_BITS);
-    vec2 unit = FLOAT8_VALUES   ? vec2(256.0 * uintBitsToFloat(stored), 0.0)
+    vec2 unit = FLOAT_UNITS     ? vec2((FLOAT_CODES == 1 ? 256.0 : 1.0) * uintBitsToFloat(stored), 0.0)
                 : POWERS_OF_TWO ? vec2(power_of_two(stored), 0.0)
                                 : unpackHalf2x16(stored);
     if (UNIT_SHIFT > 0) unit /= float(1u << UNIT_SHIFT);

@@ -35,6 +35,7 @@ pub mod iq3_xxs;
 pub mod iq4_nl;
 pub mod iq4_xs;
 pub mod mxfp4;
+pub mod nf4;
 pub mod nvfp4;
 pub mod q1_0;
 pub mod q2_0;
@@ -154,6 +155,8 @@ formats! {
     Q4_Z => q4_z::Q4Z,
     /// 8 bits; a scale and a zero point for 32 values.
     Q8_Z => q8_z::Q8Z,
+    /// 4-bit codes of a codebook of numbers; a float32 scale for 64 values.
+    NF4 => nf4::Nf4,
 }
 
 impl Format {

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use cuelight_shaders::layer_norm::LayerNorm;
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::op::ShapeError;
+use cuelight_shaders::reorder_columns::ReorderColumns;
 use cuelight_shaders::rms_norm::RmsNorm;
 use cuelight_shaders::scale::Scale;
+use cuelight_shaders::weight::Weight;
 
 use super::arch::{Family, NormKind};
 use super::error::ModelError;
@@ -124,24 +126,42 @@ impl<'a> Builder<'a> {
     /// As [`Builder::norm`].
     pub fn linear(&mut self, layer: usize, outputs: &[(&str, usize)], x: ValueId) -> Result<Vec<ValueId>, BuildError> {
         let columns = self.graph.width(x);
-        let mut matrices = Vec::with_capacity(outputs.len());
-        let mut biases = Vec::with_capacity(outputs.len());
-        let mut factors = Vec::with_capacity(outputs.len());
+        let mut projections = Vec::with_capacity(outputs.len());
         for (stem, rows) in outputs {
             let stem = format!("blk.{layer}.{stem}");
             let factor = self.weights.factor(&stem)?;
             let bias = self.weights.optional_vector(&format!("{stem}.bias"), *rows)?;
-            matrices.push(self.weights.matrix(&format!("{stem}.weight"), *rows, columns)?);
-            biases.push(bias.map(|bias| before_factor(bias, factor)));
-            factors.push(factor);
+            projections.push(Prepared {
+                matrix: self.weights.matrix(&format!("{stem}.weight"), *rows, columns)?,
+                bias: bias.map(|bias| before_factor(bias, factor)),
+                factor,
+                order: self.weights.input_order(&stem, columns)?,
+            });
         }
-        let products = self.graph.push(Linear::new(matrices, biases)?, &[x])?;
         let mut adapted = Vec::with_capacity(outputs.len());
-        for ((product, factor), (stem, rows)) in products.into_iter().zip(factors).zip(outputs) {
-            let product = self.times(factor, product)?;
+        for (product, (stem, rows)) in self.products(projections, x)?.into_iter().zip(outputs) {
             adapted.push(self.with_adapters(layer, (*stem, 0..*rows), [product, x])?);
         }
         Ok(adapted)
+    }
+
+    /// The products of `x` with matrices. Neighbours with their inputs in one order share an op.
+    fn products(&mut self, projections: Vec<Prepared>, x: ValueId) -> Result<Vec<ValueId>, BuildError> {
+        let mut products = Vec::with_capacity(projections.len());
+        for group in projections.chunk_by(|a, b| a.order == b.order) {
+            let input = self.ordered(group[0].order.clone(), x)?;
+            let (matrices, biases) = group.iter().map(|one| (one.matrix.clone(), one.bias.clone())).unzip();
+            let outputs = self.graph.push(Linear::new(matrices, biases)?, &[input])?;
+            for (product, Prepared { factor, .. }) in outputs.into_iter().zip(group) {
+                products.push(self.times(*factor, product)?);
+            }
+        }
+        Ok(products)
+    }
+
+    /// The value with its columns in the order of a matrix; the value itself if that is its own.
+    fn ordered(&mut self, order: Option<Arc<[f32]>>, x: ValueId) -> Result<ValueId, BuildError> {
+        order.map_or(Ok(x), |order| Ok(self.graph.push_one(ReorderColumns::new(order), &[x])?))
     }
 
     /// The output `y` of a projection of `x` with the changes of adapters, where the model has them. The weight of the projection
@@ -188,7 +208,9 @@ impl<'a> Builder<'a> {
             biases.push(bias.as_ref().map(|bias| bias[range.clone()].into()));
             start = range.end;
         }
-        let products = self.graph.push(Linear::new(matrices, biases)?, &[x])?;
+        let order = self.weights.input_order(&format!("blk.{layer}.{stem}"), columns)?;
+        let input = self.ordered(order, x)?;
+        let products = self.graph.push(Linear::new(matrices, biases)?, &[input])?;
         let (mut adapted, mut start) = (Vec::with_capacity(sizes.len()), 0);
         for (product, size) in products.into_iter().zip(sizes) {
             adapted.push(self.with_adapters(layer, (stem, start..start + size), [product, x])?);
@@ -196,6 +218,15 @@ impl<'a> Builder<'a> {
         }
         Ok(adapted)
     }
+}
+
+/// A projection with what its product needs.
+struct Prepared {
+    matrix: Weight,
+    bias: Option<Arc<[f32]>>,
+    factor: f32,
+    /// The inputs in the order of the matrix, where it is not their own.
+    order: Option<Arc<[f32]>>,
 }
 
 /// The bias to add to a product before it is multiplied by `factor`.

@@ -122,6 +122,15 @@ impl<'a> Weights<'a> {
         Ok(value_of(format!("{stem}.scale"))?.unwrap_or(1.0))
     }
 
+    /// The inputs of the matrix `stem`.weight in the order of its columns, `[columns]`, as whole numbers; `None` where it is their
+    /// own. Matrices whose groups are in the order of activations have one.
+    ///
+    /// # Errors
+    /// As [`Weights::matrix`], except for a missing tensor.
+    pub fn input_order(&mut self, stem: &str, columns: usize) -> Result<Option<Arc<[f32]>>, ModelError> {
+        self.optional_vector(&format!("{stem}.input_order"), columns)
+    }
+
     /// Bytes of the tensors used so far, each once.
     #[must_use]
     pub fn bytes(&self) -> u64 {

@@ -42,6 +42,12 @@ pub enum QuantizeError {
     Write { path: PathBuf, source: std::io::Error },
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
+    #[error(
+        "{}: the matrix of {tensor:?} has its inputs in the order of activations, which a GGUF file cannot state: start from another \
+         version of the model",
+        path.display()
+    )]
+    InputOrder { path: PathBuf, tensor: String },
     #[error("the quantization was cancelled")]
     Cancelled,
 }

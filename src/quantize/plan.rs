@@ -62,6 +62,9 @@ impl<'a> QuantizePlan<'a> {
 
     fn plan_tensor(&self, tensor: &TensorInfo, rules: &Rules<'_>) -> Result<PlannedTensor, QuantizeError> {
         let path = || self.checkpoint.path().to_owned();
+        if tensor.name.ends_with(".input_order") {
+            return Err(QuantizeError::InputOrder { path: path(), tensor: tensor.name.clone() });
+        }
         let from = self.checkpoint.weight(&tensor.name)?.format;
         let to = rules.format(tensor, from)?;
         // As float32 the values are the same.

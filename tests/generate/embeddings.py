@@ -58,6 +58,8 @@ class Model:
     # [outputs] of linear projections after pooling.
     projections: tuple[int, ...] = ()
     has_directory: bool = True
+    # The tensors and the configuration of its directory, where transformers has no class that saves them so.
+    published: Callable[[torch.nn.Module], tuple[dict, dict]] | None = None
 
 
 def word_piece() -> Tokenizer:
@@ -240,7 +242,7 @@ def all_models() -> dict[str, Model]:
         )  # fmt: skip
         found["nomic-bert-moe"] = replace(
             found["nomic-bert"], architecture=ARCH.NOMIC_BERT_MOE, model=encoder_experts.NomicBertModel,
-            write_keys=encoder_experts.write_keys, has_directory=False,
+            write_keys=encoder_experts.write_keys, published=encoder_experts.published,
         )  # fmt: skip
     return found
 
@@ -354,7 +356,13 @@ def write_gguf(path: Path, name: str, model: Model, network, projections, tokeni
 def write_directory(folder: Path, model: Model, network, projections, tokenizer: Tokenizer) -> None:
     """The files that sentence-transformers writes and this project reads."""
     shutil.rmtree(folder, ignore_errors=True)
-    network.save_pretrained(folder)
+    if model.published:
+        folder.mkdir()
+        tensors, config = model.published(network)
+        save_file(tensors, str(folder / "model.safetensors"))
+        (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    else:
+        network.save_pretrained(folder)
     for path in folder.iterdir():
         if path.name not in ("config.json", "model.safetensors"):
             path.unlink()

@@ -61,3 +61,39 @@ def write_keys(writer: gguf.GGUFWriter, config) -> None:
     writer.add_moe_every_n_layers(EVERY)
     writer.add_expert_count(EXPERTS)
     writer.add_expert_used_count(USED)
+
+
+RENAMED = {
+    "layers.": "encoder.layers.", "self_attn.o_proj": "attn.out_proj", "post_attention_layernorm": "norm1",
+    "post_mlp_layernorm": "norm2", "mlp.up_proj": "mlp.fc1", "mlp.down_proj": "mlp.fc2", "mlp.gate.": "mlp.router.layer.",
+    "embeddings.LayerNorm": "emb_ln",
+}  # fmt: skip
+
+
+def published(network: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict]:
+    """The names and the configuration of the published model: the matrices of all experts below one another."""
+    config, tensors = network.config, dict(network.state_dict())
+    for layer in range(config.num_hidden_layers):
+        for kind in ("weight", "bias"):
+            parts = [tensors.pop(f"layers.{layer}.self_attn.{name}_proj.{kind}") for name in "qkv"]
+            tensors[f"layers.{layer}.attn.Wqkv.{kind}"] = torch.cat(parts)
+        if (up := tensors.pop(f"layers.{layer}.mlp.experts.up_proj.weight", None)) is not None:
+            down = tensors.pop(f"layers.{layer}.mlp.experts.down_proj.weight").transpose(1, 2)
+            tensors[f"layers.{layer}.mlp.experts.mlp.w1"] = up.reshape(-1, config.hidden_size)
+            tensors[f"layers.{layer}.mlp.experts.mlp.w2"] = down.reshape(-1, config.hidden_size)
+            tensors[f"layers.{layer}.mlp.experts.bias"] = torch.zeros(config.hidden_size)
+    renamed = {}
+    for name, values in tensors.items():
+        for old, new in RENAMED.items():
+            name = name.replace(old, new)
+        renamed[name] = values.contiguous()
+    return renamed, dict(
+        model_type="nomic_bert", architectures=["NomicBertModel"], activation_function="gelu", causal=False,
+        expert_choice_router=False, layer_norm_epsilon=config.layer_norm_eps,
+        max_trained_positions=config.max_position_embeddings, mlp_fc1_bias=True, mlp_fc2_bias=True,
+        moe_every_n_layers=EVERY, moe_normalize_expert_weights=False, moe_top_k=USED, n_embd=config.hidden_size,
+        n_head=config.num_attention_heads, n_inner=config.intermediate_size, n_layer=config.num_hidden_layers,
+        n_positions=2048, num_experts=EXPERTS, num_shared_experts=0, parallel_block=False, prenorm=False,
+        qkv_proj_bias=True, rotary_emb_base=config.rope_parameters["rope_theta"], rotary_emb_fraction=1.0,
+        rotary_emb_interleaved=False, rotary_emb_scale_base=None, scale_attn_by_inverse_layer_idx=False,
+        type_vocab_size=config.type_vocab_size, vocab_size=config.vocab_size)  # fmt: skip

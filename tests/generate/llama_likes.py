@@ -332,6 +332,10 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "olmo": Checkpoint(family(ARCH.OLMO, "Olmo", rotates_neighbours=True, layer_norms=True), small(rms_norm_eps=1e-5)),
     "chatglm": Checkpoint(family(ARCH.CHATGLM, "Glm", write_keys=write_rotary_dim), small(
         head_dim=8, attention_bias=True, pad_token_id=0, rope_parameters=rope(partial_rotary_factor=0.5))),
+    # As a directory, it has the names of ChatGLM 3, and another base of frequencies.
+    "chatglm3": Checkpoint(family(ARCH.CHATGLM, "Glm", write_keys=write_rotary_dim), small(
+        head_dim=8, attention_bias=True, pad_token_id=0, tie_word_embeddings=False,
+        rope_parameters=rope(theta=50000.0, partial_rotary_factor=0.5))),
     "jais2": Checkpoint(family(ARCH.JAIS2, "Jais2", layer_norms=True), small(head_dim=8, **LAYER_NORM)),
     "exaone-moe": Checkpoint(family(ARCH.EXAONE_MOE, "ExaoneMoe", write_keys=write_exaone_moe_keys), small_experts(
         num_hidden_layers=4, head_dim=8, sliding_window=20, sliding_window_pattern=4, num_experts=5,

@@ -142,6 +142,114 @@ def without_attention(model: torch.nn.Module) -> Published:
     return state_of(model), without(model.config.to_dict(), "num_attention_heads", "max_position_embeddings")
 
 
+def mimo2(model: torch.nn.Module) -> Published:
+    """A tensor for each matrix of each expert, and lists and sizes under other names."""
+    state, config = with_single_experts(state_of(model)), model.config.to_dict()
+    kinds = [int(kind == "sliding_attention") for kind in config["layer_types"]]
+    rotations = config["rope_parameters"]
+    heads, windowed = config["num_key_value_heads"], rotations["sliding_attention"]
+    usual = without(config, "layer_types", "mlp_layer_types", "rope_parameters", "rms_norm_eps")
+    return renamed_all(state, {"self_attn.sinks": "self_attn.attention_sink_bias"}), usual | dict(
+        hybrid_layer_pattern=kinds, moe_layer_freq=[int(kind == "sparse") for kind in config["mlp_layer_types"]],
+        layernorm_epsilon=config["rms_norm_eps"], rope_theta=rotations["full_attention"]["rope_theta"],
+        swa_rope_theta=windowed["rope_theta"], partial_rotary_factor=windowed["partial_rotary_factor"],
+        # The window without a row's own position.
+        sliding_window=config["sliding_window"] - 1, sliding_window_size=config["sliding_window"] - 1,
+        swa_num_attention_heads=config["num_attention_heads"], swa_num_key_value_heads=2 * heads,
+        swa_head_dim=config["head_dim"], swa_v_head_dim=config["v_head_dim"], n_shared_experts=None,
+        routed_scaling_factor=None, scoring_func="sigmoid", topk_method="noaux_tc", n_group=1, topk_group=1)  # fmt: skip
+
+
+def with_single_experts(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A tensor for each matrix of each expert instead of tensors of all."""
+    single = {}
+    for name, values in state.items():
+        before, _, last = name.rpartition(".experts.")
+        if last == "gate_up_proj":
+            for expert, matrix in enumerate(values):
+                for part, half in zip(("gate", "up"), matrix.chunk(2)):
+                    single[f"{before}.experts.{expert}.{part}_proj.weight"] = half
+        elif last == "down_proj":
+            single |= {f"{before}.experts.{expert}.down_proj.weight": matrix for expert, matrix in enumerate(values)}
+        else:
+            single[name] = values
+    return single
+
+
+STEP_NAMES = {
+    "mlp.gate.weight": "moe.gate.weight", "mlp.gate.e_score_correction_bias": "moe.router_bias",
+    "mlp.experts.down_proj": "moe.down_proj.weight", "mlp.shared_experts": "share_expert",
+}  # fmt: skip
+
+
+def step35(model: torch.nn.Module) -> Published:
+    """Two tensors for gates and the values that they multiply, and lists that go on with a layer that predicts one more token."""
+    state, config = state_of(model), model.config.to_dict()
+    for name in [name for name in state if name.endswith("mlp.experts.gate_up_proj")]:
+        layer = name.removesuffix("mlp.experts.gate_up_proj")
+        gate, up = state.pop(name).chunk(2, dim=1)
+        state |= {f"{layer}moe.gate_proj.weight": gate, f"{layer}moe.up_proj.weight": up}
+    kinds = config["layer_types"] + ["full_attention"]
+    full, windowed = (config["rope_parameters"][f"{kind}_attention"] for kind in ("full", "sliding"))
+    by_kind = [windowed if kind == "sliding_attention" else full for kind in kinds]
+    sparse = [str(layer) for layer, kind in enumerate(config["mlp_layer_types"]) if kind == "sparse"]
+    heads = config["num_key_value_heads"]
+    kept = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim",
+            "max_position_embeddings", "rms_norm_eps", "moe_intermediate_size", "share_expert_dim", "sliding_window",
+            "moe_router_scaling_factor", "tie_word_embeddings")  # fmt: skip
+    return renamed_all(state, STEP_NAMES), {key: config[key] for key in kept} | dict(
+        model_type="step3p5", architectures=["Step3p5ForCausalLM"], num_attention_groups=heads, layer_types=kinds,
+        attention_other_setting=dict(
+            attention_type="sliding_attention", num_attention_heads=config["num_sliding_attention_heads"],
+            num_attention_groups=heads, head_dim=config["head_dim"]),
+        rope_theta=[rotation["rope_theta"] for rotation in by_kind],
+        partial_rotary_factors=[rotation["partial_rotary_factor"] for rotation in by_kind],
+        rope_scaling=without(full, "rope_theta", "partial_rotary_factor"), yarn_only_types=["full_attention"],
+        moe_num_experts=config["n_routed_experts"], moe_top_k=config["num_experts_per_tok"],
+        moe_layers_enum=",".join(sparse), moe_every_n_layer=1, norm_expert_weight=True, moe_router_activation="sigmoid",
+        use_moe_router_bias=True, use_head_wise_attn_gate=True, zero_centered=True, num_nextn_predict_layers=1,
+        swiglu_limits=[float(limit) for limit in config["swiglu_limits"]] + [None],
+        swiglu_limits_shared=[float(limit) for limit in config["swiglu_limits_shared"]] + [0.0])  # fmt: skip
+
+
+def baichuan(model: torch.nn.Module) -> Published:
+    """Llama's layers, with queries, keys and values one after the other. The deep models state their context only."""
+    state, config = state_of(model), model.config.to_dict()
+    for layer in range(config["num_hidden_layers"]):
+        before = f"model.layers.{layer}.self_attn."
+        state[f"{before}W_pack.weight"] = torch.cat([state.pop(f"{before}{name}_proj.weight") for name in "qkv"])
+    usual = without(config, "rope_parameters", "num_key_value_heads", "max_position_embeddings", "head_dim")
+    return state, usual | dict(
+        model_type="baichuan", architectures=["BaichuanForCausalLM"], model_max_length=config["max_position_embeddings"])
+
+
+CHATGLM_NAMES = {
+    "self_attn.o_proj": "self_attention.dense", "mlp.gate_up_proj": "mlp.dense_h_to_4h",
+    "mlp.down_proj": "mlp.dense_4h_to_h", "model.layers": "transformer.encoder.layers",
+    "model.embed_tokens": "transformer.embedding.word_embeddings", "model.norm": "transformer.encoder.final_layernorm",
+    "lm_head": "transformer.output_layer",
+}  # fmt: skip
+
+
+def chatglm(model: torch.nn.Module) -> Published:
+    """GLM's layers under other names, with queries, keys and values one after the other."""
+    state, config = state_of(model), model.config
+    for layer in range(config.num_hidden_layers):
+        before = f"model.layers.{layer}"
+        for kind in ("weight", "bias"):
+            parts = [state.pop(f"{before}.self_attn.{name}_proj.{kind}") for name in "qkv"]
+            state[f"{before}.self_attention.query_key_value.{kind}"] = torch.cat(parts)
+    state["transformer.rotary_pos_emb.inv_freq"] = torch.ones(config.head_dim // 4)
+    return renamed_all(state, CHATGLM_NAMES), dict(
+        model_type="chatglm", architectures=["ChatGLMModel"], add_bias_linear=False, add_qkv_bias=True,
+        apply_residual_connection_post_layernorm=False, ffn_hidden_size=config.intermediate_size,
+        hidden_size=config.hidden_size, kv_channels=config.head_dim, layernorm_epsilon=config.rms_norm_eps,
+        multi_query_attention=True, multi_query_group_num=config.num_key_value_heads, original_rope=True,
+        num_attention_heads=config.num_attention_heads, num_layers=config.num_hidden_layers, post_layer_norm=True,
+        padded_vocab_size=config.vocab_size, rmsnorm=True, seq_length=config.max_position_embeddings,
+        rope_ratio=config.rope_parameters["rope_theta"] / 10000.0, tie_word_embeddings=False)  # fmt: skip
+
+
 CHANGES: dict[str, Callable[[torch.nn.Module], Published]] = {
     "qwen2vl": partial(text_of_images, model_type="qwen2_5_vl"),
     "qwen3vl": partial(text_of_images, model_type="qwen3_vl"),
@@ -150,6 +258,10 @@ CHANGES: dict[str, Callable[[torch.nn.Module], Published]] = {
     "minicpm": minicpm,
     "exaone": exaone,
     "internlm2": internlm2,
+    "mimo2": mimo2,
+    "step35": step35,
+    "baichuan": baichuan,
+    "chatglm3": chatglm,
     "mamba": without_attention,
     "mamba-falcon": without_attention,
     "mamba2-groups": without_attention,

@@ -55,10 +55,11 @@ FLOAT_8 = "NVFP4"
 
 # The format with a float32 scale before codes in floating point.
 FLOAT_8_VALUES = "F8_E4M3"
+NORMAL_FLOAT = "NF4"
 
 # Every format. The position of a format is the seed of its blocks.
 FORMATS = """F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4 IQ2_XXS IQ3_XXS IQ3_S IQ2_S
-IQ2_XS IQ1_S IQ1_M TQ1_0 TQ2_0 Q1_0 Q2_0 NVFP4 F8_E4M3 Q4_Z Q8_Z""".split()
+IQ2_XS IQ1_S IQ1_M TQ1_0 TQ2_0 Q1_0 Q2_0 NVFP4 F8_E4M3 Q4_Z Q8_Z NF4""".split()
 
 # Zeros of both signs, the smallest and largest subnormals, the smallest and largest normals, one, infinity.
 EDGE_SCALES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0xFBFF, 0x7BFF, 0x3C00, 0x7C00]
@@ -111,6 +112,14 @@ def float_8_value_blocks(size: int, rng: np.random.Generator) -> np.ndarray:
     return np.concatenate([scales.view(np.uint8).reshape(-1, 4), codes], axis=1)
 
 
+def normal_float_blocks(size: int, rng: np.random.Generator) -> np.ndarray:
+    """Random codes, with random scales, and with scales that are zero, subnormal, large, infinite or no number."""
+    edges = np.array([0, -0.0, 1e-45, 1e-39, 1e36, 3e38, np.inf, np.nan], np.float32)
+    scales = np.concatenate([rng.normal(0, 0.05, 24).astype(np.float32), edges])
+    codes = rng.integers(0, 256, (len(scales), size - 4), np.uint8)
+    return np.concatenate([scales.view(np.uint8).reshape(-1, 4), codes], axis=1)
+
+
 def blocks_of(name: str, size: int, rng: np.random.Generator) -> np.ndarray:
     if name == POWER_OF_TWO:
         return power_of_two_blocks(size, rng)
@@ -118,6 +127,8 @@ def blocks_of(name: str, size: int, rng: np.random.Generator) -> np.ndarray:
         return float_8_blocks(size, rng)
     if name == FLOAT_8_VALUES:
         return float_8_value_blocks(size, rng)
+    if name == NORMAL_FLOAT:
+        return normal_float_blocks(size, rng)
     return quantised_blocks(name, size, rng) if name in SCALES else plain_values(name, rng)
 
 
@@ -158,9 +169,26 @@ def bytes_with_zero(blocks: np.ndarray) -> np.ndarray:
     return scales * (integers[:, 1:] - integers[:, :1])
 
 
+def normal_floats(blocks: np.ndarray) -> np.ndarray:
+    """NF4, which GGUF lacks: a float32 scale, then twice the low nibbles and the high nibbles of codes for 32 values."""
+    scales = blocks[:, :4].copy().view(np.float32)
+    codes = blocks[:, 4:].reshape(-1, 2, 16)
+    codes = np.concatenate([codes & 15, codes >> 4], axis=2).reshape(len(blocks), 64)
+    return np.array(NORMAL_FLOATS, np.float32)[codes] * scales
+
+
+# The numbers of the package `bitsandbytes`.
+NORMAL_FLOATS = [
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+]  # fmt: skip
+
+
 # Formats that the package does not decode: bytes of a block, and the values of blocks.
 WRITTEN_HERE = {"Q1_0": (18, sign_bits), "Q2_0": (18, two_bits), FLOAT_8_VALUES: (36, float_8_values),
-                "Q4_Z": (19, nibbles_with_zero), "Q8_Z": (35, bytes_with_zero)}  # fmt: skip
+                "Q4_Z": (19, nibbles_with_zero), "Q8_Z": (35, bytes_with_zero),
+                NORMAL_FLOAT: (36, normal_floats)}  # fmt: skip
 
 
 def plain_values(name: str, rng: np.random.Generator) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Tiny Hugging Face directories with quantized weights, and the log-probabilities of the model with the values that they stand for.
 
-The codes of compressed-tensors are packed by that package; those of GPTQ and AWQ by the layout of their checkpoints. Codes in floating
+The codes of compressed-tensors and of bitsandbytes are packed by these packages; those of GPTQ and AWQ by the layout of their checkpoints. Codes in floating
 point (FP8) need no packing; other weights of these directories are in bfloat16, as published ones have them.
 """
 
@@ -9,6 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import bitsandbytes.functional
 import numpy as np
 import torch
 from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
@@ -143,6 +144,22 @@ def gptq_v1_config(bits: int, group: int) -> dict:
 
 def gptq_v2_config(bits: int, group: int) -> dict:
     return gptq_config(bits, group) | dict(sym=False, checkpoint_format="gptq_v2")
+
+
+def gptq_order_config(bits: int, group: int) -> dict:
+    return gptq_config(bits, group) | dict(desc_act=True)
+
+
+def compressed_order_config(bits: int, group: int) -> dict:
+    config = compressed_zeros_config(bits, group)
+    config["config_groups"]["group_0"]["weights"]["actorder"] = "group"
+    return config
+
+
+def order_of(key: str, inputs: int) -> torch.Tensor:
+    """The inputs in the order of their groups. Matrices with the same inputs have the same order, except for values."""
+    name = key.replace("k_proj", "q_proj").replace("up_proj", "gate_proj")
+    return torch.randperm(inputs, generator=torch.Generator().manual_seed(sum(name.encode())))
 
 
 def awq_config(bits: int, group: int) -> dict:
@@ -306,6 +323,22 @@ def nvfp4_of_modelopt(key: str, value: torch.Tensor) -> tuple[dict[str, torch.Te
     return {f"{key}{part}": tensor for part, tensor in files.items()} | input_scale, stood_for.reshape(value.shape)
 
 
+def of_bitsandbytes(key: str, value: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor] | None:
+    """The scales of the first layer are quantized too."""
+    if not is_quantized(key):
+        return None
+    codes, state = bitsandbytes.functional.quantize_4bit(
+        value.contiguous(), blocksize=64, quant_type="nf4", compress_statistics=".layers.0." in key
+    )
+    files = {f"{key}.{part}": tensor for part, tensor in state.as_dict(packed=True).items()}
+    return {key: codes} | files, bitsandbytes.functional.dequantize_4bit(codes, state)
+
+
+BITSANDBYTES_CONFIG = dict(quant_method="bitsandbytes", load_in_4bit=True, load_in_8bit=False, bnb_4bit_quant_type="nf4",
+                           bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype="bfloat16",
+                           bnb_4bit_quant_storage="uint8", llm_int8_skip_modules=["lm_head"])  # fmt: skip
+
+
 def float4_config(name: str, strategy: str, group: int) -> dict:
     weights = dict(num_bits=4, type="float", symmetric=True, strategy=strategy, group_size=group, dynamic=False)
     groups = dict(group_0=dict(targets=["Linear"], weights=weights, input_activations=None, output_activations=None))
@@ -322,6 +355,7 @@ FLOAT4_DIRECTORIES = {
     "llama-nvfp4": (LLAMA, nvfp4_of_modules, float4_config("nvfp4-pack-quantized", "tensor_group", 16)),
     "llama-modelopt-nvfp4": (LLAMA, nvfp4_of_modelopt, NVFP4_CONFIG),
     "qwen3moe-modelopt-nvfp4": (EXPERTS, nvfp4_of_modelopt, NVFP4_CONFIG),
+    "llama-bitsandbytes": (LLAMA, of_bitsandbytes, BITSANDBYTES_CONFIG),
 }
 
 
@@ -347,9 +381,13 @@ DIRECTORIES = {
     "llama-gptq-zeros": (LLAMA, gptq_v1, gptq_v1_config, 4, 32, torch.float16),
     "llama-gptq-v2-zeros": (LLAMA, gptq_v2, gptq_v2_config, 8, 64, torch.float16),
     "llama-w4a16-zeros": (LLAMA, compressed_with_zeros, compressed_zeros_config, 4, 64, torch.bfloat16),
+    "llama-gptq-order": (LLAMA, gptq, gptq_order_config, 4, 32, torch.float16),
+    "llama-w4a16-order": (LLAMA, compressed_with_zeros, compressed_order_config, 4, 64, torch.bfloat16),
     "llama-w8a8": (LLAMA, compressed_bytes, bytes_config, 8, 0, torch.bfloat16),
     "llama-w8a8-zeros": (LLAMA, compressed_bytes_with_zeros, bytes_zeros_config, 8, 0, torch.bfloat16),
 }
+# The tensor with the group of each input, where groups are in the order of activations.
+ORDERED = {"llama-gptq-order": "g_idx", "llama-w4a16-order": "weight_g_idx"}
 WITH_ZEROS = (awq, gptq_v1, gptq_v2, compressed_with_zeros, compressed_bytes_with_zeros)
 
 
@@ -407,9 +445,15 @@ def integer_files(name: str, state: dict[str, torch.Tensor]) -> dict[str, torch.
             files[key] = value
             continue
         quantize, values_of = (quantized_with_zeros, values_with_zeros) if pack in WITH_ZEROS else (quantized, values)
-        parts = quantize(value, bits, group, dtype)
-        state[key] = values_of(*parts)
-        files |= {f"{key.removesuffix('weight')}{part}": tensor for part, tensor in pack(*parts, bits).items()}
+        inputs = value.shape[1]
+        order = order_of(key, inputs) if name in ORDERED else torch.arange(inputs)
+        places = torch.argsort(order)
+        codes, *others = quantize(value[:, order], bits, group, dtype)
+        state[key] = values_of(codes, *others)[:, places]
+        packed = pack(codes[:, places].contiguous(), *others, bits)
+        if name in ORDERED:
+            packed[ORDERED[name]] = (places // (inputs // others[0].shape[1])).to(torch.int32)
+        files |= {f"{key.removesuffix('weight')}{part}": tensor for part, tensor in packed.items()}
     return files
 
 

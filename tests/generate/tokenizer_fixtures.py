@@ -1,12 +1,14 @@
 """Writes small vocabularies with the token ids of the libraries that trained them.
 
-Writes tests/fixtures/tokenizer/: two GGUF files, each with the texts (.inp) and ids (.out) in llama.cpp's layout, and the
-first one's tokenizer.json. Needs: gguf, sentencepiece, tokenizers.
+Writes tests/fixtures/tokenizer/: two GGUF files, each with the texts (.inp) and ids (.out) in llama.cpp's layout, the first
+one's tokenizer.json, and models of SentencePiece with the ids of the same texts. Needs: gguf, sentencepiece, tokenizers.
 
 usage: python tests/generate/tokenizer_fixtures.py
 """
 
+import contextlib
 import io
+import tempfile
 from pathlib import Path
 
 import gguf
@@ -133,6 +135,41 @@ def sentence_piece():
     write_expected(path, lambda text: processor.encode(text))
 
 
+# Two characters that become others: a small table in place of the quarter of a megabyte of Unicode's normalization.
+RULES = "FF21\t41\n2460\t31\n"
+
+MODELS = {
+    # As the models of Llama and Mistral.
+    "bpe": dict(model_type="bpe", vocab_size=440, byte_fallback=True, normalization_rule_name="identity",
+                remove_extra_whitespaces=False),
+    "bpe-plain": dict(model_type="bpe", vocab_size=240, user_defined_symbols=["<tool>"], control_symbols=["<turn>"]),
+    "unigram": dict(model_type="unigram", vocab_size=130, user_defined_symbols=["<tool>"]),
+    "unigram-bytes": dict(model_type="unigram", vocab_size=380, byte_fallback=True, add_dummy_prefix=False,
+                          remove_extra_whitespaces=False, bos_id=3, eos_id=1, unk_id=2, pad_id=0),
+}  # fmt: skip
+MODEL_TEXTS = TEXTS[:-1] + [
+    "Ａ light ①", "  two   spaces  ", "a <tool> b<tool>", "∑∑ ∑ unseen ∑", "<0x41> is no byte", "actor▁actor", "▁", "\u00a0x\u3000y",
+]
+
+
+def models_of_sentencepiece():
+    for name, options in MODELS.items():
+        model = io.BytesIO()
+        # A model names the file of its rules.
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            Path("rules.tsv").write_text(RULES)
+            usual = {} if "normalization_rule_name" in options else dict(normalization_rule_tsv="rules.tsv")
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(CORPUS), model_writer=model, character_coverage=0.98, num_threads=1,
+                minloglevel=2, **usual, **options)  # fmt: skip
+        path = FOLDER / f"{name}.model"
+        path.write_bytes(model.getvalue())
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+        path.with_suffix(".model.inp").write_text("".join(text + SEPARATOR for text in MODEL_TEXTS))
+        lines = (" ".join(map(str, processor.encode(text))) + "\n" for text in MODEL_TEXTS)
+        path.with_suffix(".model.out").write_text("".join(lines))
+
+
 def finish(writer):
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -143,3 +180,4 @@ if __name__ == "__main__":
     FOLDER.mkdir(parents=True, exist_ok=True)
     byte_level()
     sentence_piece()
+    models_of_sentencepiece()

@@ -7,6 +7,12 @@ use serde_json::{Map, Value};
 use super::error::{HuggingFaceError, HuggingFaceFault};
 use super::rules::Literal;
 
+/// The kind of layers without a window.
+pub(super) const FULL: &str = "full_attention";
+
+/// The kind of layers with a window.
+pub(super) const WINDOWED: &str = "sliding_attention";
+
 /// A `config.json`. The values of the text model of one that also sees or hears stand for all.
 pub(super) struct Config {
     path: PathBuf,

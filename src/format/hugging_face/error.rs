@@ -50,11 +50,13 @@ pub enum HuggingFaceFault {
     Quantized { method: String },
     #[error("tensor {tensor:?} has no scales {scales:?} that fit it: {needed}")]
     Packed { tensor: String, scales: String, needed: &'static str },
-    #[error(
-        "tensor {tensor:?} gives neighbouring inputs different groups, but each 32 inputs need one group that has scales: groups in \
-         the order of activations are not supported"
-    )]
+    #[error("tensor {tensor:?} must give each input a group that has scales, and each group a multiple of 32 inputs")]
     GroupOrder { tensor: String },
+    #[error(
+        "tensor {tensor:?} has its groups in the order of activations, which is supported for projections of a layer, but not for \
+         experts, output matrices and matrices that are divided between heads"
+    )]
+    OrderedInputs { tensor: String },
     #[error("lacks the tensor {tensor:?}, although the config states that groups are in the order of activations")]
     NoGroupOrder { tensor: String },
     #[error("tensor {tensor:?} has the type {dtype}, but only F32, F16, BF16, and F8_E4M3 with scales are supported")]

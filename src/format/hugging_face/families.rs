@@ -1,6 +1,7 @@
 //! The families whose directories load: which architecture they are in GGUF files, and how their tensors differ from
 //! the common rules. A family is data.
 
+use super::config::Config;
 use super::family_rules::*;
 use super::rules::Literal::{self, Bool, Number, Text};
 use super::rules::Rule;
@@ -36,6 +37,10 @@ pub(super) struct Family {
     pub flag: Option<&'static str>,
     /// The row of the first position in the table of positions.
     pub first_position: usize,
+    /// The parts of heads that rotate in layers without and with a window, where files do not state them.
+    pub rotated_parts: Option<[f32; 2]>,
+    /// Matrices whose rows have the length 1, for configs that have this value for a key: directories store other lengths.
+    pub unit_rows: &'static [(&'static str, &'static str, Literal)],
 }
 
 const SILU: &[&str] = &["silu", "swish"];
@@ -59,6 +64,8 @@ pub(super) const PLAIN: Family = Family {
     head_norms: &[],
     flag: None,
     first_position: 0,
+    rotated_parts: None,
+    unit_rows: &[],
 };
 
 /// The configs of models that also see have only what differs from the model of 4 billion weights.
@@ -84,6 +91,51 @@ const GPT2_ALIASES: &[(&str, &str)] = &[
     ("hidden_act", "activation_function"),
 ];
 
+/// Where published configs of Nomic BERT have the sizes.
+const NOMIC_ALIASES: &[(&str, &str)] = &[
+    ("hidden_size", "n_embd"),
+    ("num_hidden_layers", "n_layer"),
+    ("num_attention_heads", "n_head"),
+    ("max_position_embeddings", "max_trained_positions"),
+    ("intermediate_size", "n_inner"),
+    ("hidden_act", "activation_function"),
+    ("rope_theta", "rotary_emb_base"),
+];
+
+const NOMIC_REQUIRES: &[(&str, &[Literal])] = &[
+    ("causal", &[Bool(false)]),
+    ("prenorm", &[Bool(false)]),
+    ("parallel_block", &[Bool(false)]),
+    ("rotary_emb_fraction", &[Number(1.0)]),
+    ("rotary_emb_interleaved", &[Bool(false)]),
+    ("expert_choice_router", &[Bool(false)]),
+    ("moe_normalize_expert_weights", &[Bool(false)]),
+    ("num_shared_experts", &[Number(0.0)]),
+];
+
+const CHATGLM_ALIASES: &[(&str, &str)] = &[
+    ("num_hidden_layers", "num_layers"),
+    ("max_position_embeddings", "seq_length"),
+    ("vocab_size", "padded_vocab_size"),
+    ("intermediate_size", "ffn_hidden_size"),
+    ("num_key_value_heads", "multi_query_group_num"),
+    ("head_dim", "kv_channels"),
+    ("rms_norm_eps", "layernorm_epsilon"),
+];
+
+/// Pairs of neighbours rotate in the first half of a head.
+const CHATGLM_DEFAULTS: &[(&str, Literal)] =
+    &[("rope_theta", Number(10_000.0)), ("partial_rotary_factor", Number(0.5))];
+
+const CHATGLM_REQUIRES: &[(&str, &[Literal])] = &[
+    ("multi_query_attention", &[Bool(true)]),
+    ("rmsnorm", &[Bool(true)]),
+    ("post_layer_norm", &[Bool(true)]),
+    ("apply_residual_connection_post_layernorm", &[Bool(false)]),
+    ("add_bias_linear", &[Bool(false)]),
+    ("original_rope", &[Bool(true)]),
+];
+
 /// Latent attention as the architecture computes it: pairs of neighbours rotate.
 const LATENT_REQUIRES: &[(&str, &[Literal])] =
     &[ROTATES_NEIGHBOURS, ("topk_method", &[Text("greedy"), Text("noaux_tc")])];
@@ -105,6 +157,24 @@ const NEMOTRON_H_ALIASES: &[(&str, &str)] = &[
 const NEMOTRON_H_DEFAULTS: &[(&str, Literal)] = &[("position_embedding_type", Text("nope"))];
 
 const NEMOTRON_H_REQUIRES: &[(&str, &[Literal])] = &[("position_embedding_type", &[Text("nope")])];
+
+/// Where configs of Step 3.5 have the usual values. Its layers with a window have their own heads.
+const STEP_ALIASES: &[(&str, &str)] = &[
+    ("num_key_value_heads", "num_attention_groups"),
+    ("swa_num_attention_heads", "attention_other_setting.num_attention_heads"),
+    ("swa_num_attention_heads", "num_sliding_attention_heads"),
+    ("swa_num_key_value_heads", "attention_other_setting.num_attention_groups"),
+    ("scoring_func", "moe_router_activation"),
+];
+
+const STEP_REQUIRES: &[(&str, &[Literal])] = &[
+    ("use_head_wise_attn_gate", &[Bool(true)]),
+    ("gating", &[Bool(true), Text("per-head")]),
+    ("zero_centered", &[Bool(true)]),
+];
+
+const MIMO_ALIASES: &[(&str, &str)] =
+    &[("rms_norm_eps", "layernorm_epsilon"), ("rope_local_base_freq", "swa_rope_theta")];
 
 const KIMI_LINEAR_ALIASES: &[(&str, &str)] = &[
     ("max_position_embeddings", "model_max_length"),
@@ -289,7 +359,25 @@ pub(super) const FAMILIES: &[Family] = &[
         ..PLAIN
     },
     Family { model_types: &["bert"], architecture: "bert", activations: GELU, names: &[BERT], ..PLAIN },
-    Family { model_types: &["nomic_bert"], architecture: "nomic-bert", names: &[NOMIC_BERT], ..PLAIN },
+    Family {
+        model_types: &["nomic_bert"],
+        architecture: "nomic-bert",
+        activations: &["silu", "swish", "swiglu"],
+        names: &[NOMIC_BERT],
+        aliases: NOMIC_ALIASES,
+        requires: NOMIC_REQUIRES,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["nomic_bert"],
+        architecture: "nomic-bert-moe",
+        activations: GELU,
+        names: &[NOMIC_BERT_MOE, NOMIC_BERT],
+        aliases: NOMIC_ALIASES,
+        requires: NOMIC_REQUIRES,
+        flag: Some("moe_every_n_layers"),
+        ..PLAIN
+    },
     Family {
         model_types: &["roberta", "xlm-roberta"],
         architecture: "bert",
@@ -459,6 +547,15 @@ pub(super) const FAMILIES: &[Family] = &[
         ..PLAIN
     },
     Family { model_types: &["glm"], architecture: "chatglm", ..PLAIN },
+    Family {
+        model_types: &["chatglm"],
+        architecture: "chatglm",
+        names: &[CHATGLM],
+        aliases: CHATGLM_ALIASES,
+        defaults: CHATGLM_DEFAULTS,
+        requires: CHATGLM_REQUIRES,
+        ..PLAIN
+    },
     Family { model_types: &["jais2"], architecture: "jais2", activations: RELU2, ..PLAIN },
     Family {
         model_types: &["gpt_neox"],
@@ -539,6 +636,26 @@ pub(super) const FAMILIES: &[Family] = &[
         activations: &["xielu"],
         names: &[APERTUS],
         scalars: XIELU,
+        ..PLAIN
+    },
+    Family { model_types: &["mimo_v2_flash"], architecture: "mimo2", names: &[MIMO], aliases: MIMO_ALIASES, ..PLAIN },
+    Family {
+        model_types: &["step3p5", "step3p7"],
+        architecture: "step35",
+        norms_lack_one: true,
+        names: &[STEP],
+        aliases: STEP_ALIASES,
+        requires: STEP_REQUIRES,
+        rotated_parts: Some([0.5, 1.0]),
+        ..PLAIN
+    },
+    Family {
+        model_types: &["baichuan"],
+        architecture: "baichuan",
+        names: &[BAICHUAN],
+        aliases: &[("max_position_embeddings", "model_max_length")],
+        // Only the vocabulary tells Baichuan 2 from the first models.
+        unit_rows: &[("output.weight", "vocab_size", Number(125_696.0))],
         ..PLAIN
     },
     Family { model_types: &["laguna"], architecture: "laguna", names: &[LAGUNA], requires: LAGUNA_REQUIRES, ..PLAIN },
@@ -665,6 +782,15 @@ pub(super) const FAMILIES: &[Family] = &[
         ..PLAIN
     },
 ];
+
+impl Family {
+    /// The matrices whose rows have the length 1 in a model with this config.
+    pub(super) fn unit_rows_of(&self, config: &Config) -> Vec<&'static str> {
+        let has = |key: &str, value: &Literal| config.get(key).is_some_and(|found| value.is(found));
+        let of_config = self.unit_rows.iter().filter(|(_, key, value)| has(key, value));
+        of_config.map(|(tensor, _, _)| *tensor).collect()
+    }
+}
 
 /// The family with this `model_type`. `is_set` says which keys of the config are true.
 pub(super) fn of_type(model_type: &str, is_set: impl Fn(&str) -> bool) -> Option<&'static Family> {

@@ -96,6 +96,14 @@ pub(super) const NOMIC_BERT: &[Rule] = &[
     ("norm2", "layer_output_norm", &[]),
 ];
 
+/// Feed-forwards without gates, and experts below one another.
+pub(super) const NOMIC_BERT_MOE: &[Rule] = &[
+    ("mlp.fc1", "ffn_up", &[]),
+    ("mlp.router.layer", "ffn_gate_inp", &[]),
+    ("mlp.experts.mlp.w1", "ffn_up_exps.weight", &[Op::Divide(Outer::Experts)]),
+    ("mlp.experts.mlp.w2", "ffn_down_exps.weight", &[Op::Divide(Outer::Experts), Op::Transpose]),
+];
+
 pub(super) const GPT2: &[Rule] = &[
     ("ln_1", "attn_norm", &[]),
     ("ln_2", "ffn_norm", &[]),
@@ -427,6 +435,35 @@ pub(super) const APERTUS: &[Rule] =
 
 pub(super) const LAGUNA: &[Rule] =
     &[("self_attn.g_proj", "attn_gate", &[]), ("mlp.experts.e_score_correction_bias", "exp_probs_b.bias", &[])];
+
+pub(super) const MIMO: &[Rule] = &[("self_attn.attention_sink_bias", "attn_sinks.weight", &[])];
+
+/// All experts in one tensor each, and a shared one.
+pub(super) const STEP: &[Rule] = &[
+    ("self_attn.g_proj", "attn_gate", &[]),
+    ("moe.gate", "ffn_gate_inp", &[]),
+    ("moe.router_bias", "exp_probs_b.bias", &[]),
+    ("moe.gate_proj.weight", "ffn_gate_exps.weight", &[]),
+    ("moe.up_proj.weight", "ffn_up_exps.weight", &[]),
+    ("moe.down_proj.weight", "ffn_down_exps.weight", &[]),
+    ("share_expert.gate_proj", "ffn_gate_shexp", &[]),
+    ("share_expert.up_proj", "ffn_up_shexp", &[]),
+    ("share_expert.down_proj", "ffn_down_shexp", &[]),
+];
+
+pub(super) const BAICHUAN: &[Rule] = &[
+    ("self_attn.W_pack", "attn_q", &[QUERIES, Op::RotaryRows(Heads::Query)]),
+    ("self_attn.W_pack", "attn_k", &[KEYS, Op::RotaryRows(Heads::Key)]),
+    ("self_attn.W_pack", "attn_v", &[VALUES]),
+];
+
+/// Queries, keys and values one after the other, and gates before the values that they multiply.
+pub(super) const CHATGLM: &[Rule] = &[
+    ("self_attention.query_key_value", "attn_qkv", &[]),
+    ("self_attention.dense", "attn_output", &[]),
+    ("mlp.dense_h_to_4h", "ffn_up", &[]),
+    ("mlp.dense_4h_to_h", "ffn_down", &[]),
+];
 
 /// Experts with a row for each input.
 pub(super) const TRANSPOSED_EXPERTS: &[Rule] = &[

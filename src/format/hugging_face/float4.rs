@@ -10,8 +10,6 @@
 //!
 //! Sources: the packages `transformers` (`mxfp4`) and `compressed-tensors` (`mxfp4`).
 
-use std::sync::Arc;
-
 use cuelight_shaders::quant::Format;
 use cuelight_shaders::quant::integer::IntegerLayout;
 use cuelight_shaders::quant::mxfp4::CODEBOOK;
@@ -87,7 +85,7 @@ impl Scheme for Float4 {
         let shape = self.shape(&codes.shape, &scales.shape).filter(|_| are_bytes);
         let parts = (shape, files.bytes(codes), files.bytes(scales), format());
         let (Some(shape), Some(codes), Some(scales), Some(format)) = parts else { return Ok(None) };
-        Ok(Some(Packed { format, shape, factor: None, source: Arc::new(Blocks { codes, scales }) }))
+        Ok(Some(Packed::new(format, shape, Blocks { codes, scales })))
     }
 }
 

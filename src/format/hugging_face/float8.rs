@@ -13,8 +13,6 @@
 //! Sources: the packages `transformers` (`finegrained_fp8`, `fbgemm_fp8`), `compressed-tensors` (`float_quantized`) and
 //! `nvidia-modelopt`.
 
-use std::sync::Arc;
-
 use cuelight_shaders::quant::Format;
 use cuelight_shaders::weight::SharedBytes;
 
@@ -79,7 +77,7 @@ impl Float8 {
             outputs: *outputs,
             inputs: *inputs,
         };
-        Some(Packed { format: Format::F8_E4M3, shape: codes.shape.clone(), factor: None, source: Arc::new(source) })
+        Some(Packed::new(Format::F8_E4M3, codes.shape.clone(), source))
     }
 }
 

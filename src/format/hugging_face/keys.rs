@@ -4,7 +4,7 @@
 
 use serde_json::Value as Json;
 
-use super::config::Config;
+use super::config::{Config, FULL, WINDOWED};
 use super::error::HuggingFaceError;
 use super::families::Family;
 use super::quantile::normal_quantile;
@@ -35,10 +35,11 @@ const RENAMED: &[(&[&str], &str, Kind)] = &[
     (&["embedding_multiplier", "scale_emb"], "embedding_scale", Float),
     (&["residual_multiplier"], "residual_scale", Float),
     (&["attention_multiplier"], "attention.scale", Float),
+    (&["attention_value_scale"], "attention.value_scale", Float),
     (&["logits_scaling", "logit_scale"], "logit_scale", Float),
     (&["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"], "expert_count", Size),
     (
-        &["num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_k", "moe_topk"],
+        &["num_experts_per_tok", "top_k_experts", "num_experts_per_token", "moe_k", "moe_topk", "moe_top_k"],
         "expert_used_count",
         Size,
     ),
@@ -46,9 +47,15 @@ const RENAMED: &[(&[&str], &str, Kind)] = &[
     (&["first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"], "leading_dense_block_count", Size),
     (&["moe_latent_size"], "moe_latent_size", Size),
     (&["moe_intermediate_size"], "expert_feed_forward_length", Size),
-    (&["norm_topk_prob", "moe_renormalize"], "expert_weights_norm", Bool),
+    (&["norm_topk_prob", "moe_renormalize", "norm_expert_weight"], "expert_weights_norm", Bool),
     (
-        &["routed_scaling_factor", "router_scaling_factor", "route_scale", "moe_routed_scaling_factor"],
+        &[
+            "routed_scaling_factor",
+            "router_scaling_factor",
+            "route_scale",
+            "moe_routed_scaling_factor",
+            "moe_router_scaling_factor",
+        ],
         "expert_weights_scale",
         Float,
     ),
@@ -112,10 +119,11 @@ impl<'a> Keys<'a> {
         keys.heads_of_layers()?;
         keys.feed_forward_length()?;
         keys.cutoffs()?;
+        keys.activation_limits()?;
         keys.half_layers()?;
         keys.windows()?;
         keys.indexers()?;
-        keys.rope()?;
+        keys.rope(family.rotated_parts)?;
         keys.scales()?;
         keys.recurrent_width_and_scoring()?;
         keys.rotated_layers()?;
@@ -228,41 +236,45 @@ impl<'a> Keys<'a> {
         Ok(())
     }
 
-    /// The heads of keys, and the lengths of heads. Layers without a window may differ from the others.
+    /// The heads of keys, and the lengths of heads. Layers with a window may differ from the others.
     fn head_sizes(&mut self) -> Result<(), HuggingFaceError> {
         if let Some(rank) = self.config.u32("kv_lora_rank")? {
             return self.latent_sizes(rank);
         }
-        let kv_heads = self.config.u32("num_key_value_heads")?;
-        let Some(full) = self.full_layers()? else {
-            if let Some(kv_heads) = kv_heads {
-                self.add("attention.head_count_kv", kv_heads);
+        self.sizes_of_layers("num_key_value_heads", "attention.head_count_kv")?;
+        let [full, windowed] = [self.head_lengths(FULL)?, self.head_lengths(WINDOWED)?];
+        self.add_head_lengths(full, "");
+        if windowed != full {
+            self.add_head_lengths(windowed, "_swa");
+            for (length, suffix) in [(full[0], ""), (windowed[0], "_swa")] {
+                if let Some(length) = length {
+                    self.add(&format!("rope.dimension_count{suffix}"), length);
+                }
             }
-            if let Some(length) = self.config.u32("head_dim")? {
-                self.add("attention.key_length", length);
-                self.add("attention.value_length", length);
-            }
-            return Ok(());
-        };
-        let kv_heads = kv_heads.ok_or_else(|| self.config.missing("num_key_value_heads"))?;
-        let kinds = self.config.layer_types()?.unwrap_or_default();
-        let of_layer = |kind: &&str| if *kind == FULL { full.kv_heads.unwrap_or(kv_heads) } else { kv_heads };
-        let kv_heads: Vec<u32> = kinds.iter().map(of_layer).collect();
-        let windowed = u32::try_from(self.config.head_dim()?).unwrap_or(u32::MAX);
-        self.add("attention.head_count_kv", &kv_heads[..]);
-        for (key, suffix) in
-            [("attention.key_length", ""), ("attention.value_length", ""), ("rope.dimension_count", "")]
-        {
-            self.add(&format!("{key}{suffix}"), full.head_dim.unwrap_or(windowed));
-            self.add(&format!("{key}_swa"), windowed);
         }
         Ok(())
     }
 
-    /// The heads of queries of each layer, where the config lists them.
+    /// The lengths of keys and of values in layers of a kind, as far as the config has them.
+    fn head_lengths(&self, kind: &str) -> Result<[Option<u32>; 2], HuggingFaceError> {
+        let key = self.size_of_kind(kind, "head_dim")?;
+        Ok([key, self.size_of_kind(kind, "v_head_dim")?.or(key)])
+    }
+
+    fn add_head_lengths(&mut self, lengths: [Option<u32>; 2], suffix: &str) {
+        for (key, length) in ["attention.key_length", "attention.value_length"].iter().zip(lengths) {
+            if let Some(length) = length {
+                self.add(&format!("{key}{suffix}"), length);
+            }
+        }
+    }
+
+    /// The heads of queries of each layer, where the config lists them or some layers have others.
     fn heads_of_layers(&mut self) -> Result<(), HuggingFaceError> {
         const KEY: &str = "num_attention_heads_per_layer";
-        let Some(list) = self.config.list(KEY)? else { return Ok(()) };
+        let Some(list) = self.config.list(KEY)? else {
+            return self.sizes_of_layers("num_attention_heads", "attention.head_count");
+        };
         let heads = list.iter().map(|value| self.config.as_u32(KEY, value)).collect::<Result<Vec<_>, _>>()?;
         self.replace("attention.head_count", &heads[..]);
         Ok(())
@@ -287,23 +299,6 @@ impl<'a> Keys<'a> {
             self.add(name, size);
         }
         Ok(())
-    }
-
-    /// The heads of layers without a window, where the config has its own values for them.
-    pub(super) fn full_layers(&self) -> Result<Option<FullLayers>, HuggingFaceError> {
-        let of_first = || {
-            let kinds = self.config.layer_types().ok()??;
-            let first = kinds.iter().position(|kind| *kind == FULL)?.to_string();
-            self.config.get("per_layer_config")?.get(&first)
-        };
-        let size = |key: &str, global: &str| match of_first().and_then(|layer: &Json| layer.get(key)) {
-            Some(value) => self.config.as_u32(key, value).map(Some),
-            None => self.config.u32(global),
-        };
-        let is_given = ["per_layer_config", "global_head_dim"].iter().any(|key| self.config.get(key).is_some());
-        let kv_heads = size("num_key_value_heads", "num_global_key_value_heads")?;
-        let head_dim = size("head_dim", "global_head_dim")?;
-        Ok(is_given.then_some(FullLayers { kv_heads, head_dim }))
     }
 
     /// The width of feed-forwards. Layers that read the keys of earlier ones may have wider ones.
@@ -366,6 +361,17 @@ impl<'a> Keys<'a> {
         Ok(())
     }
 
+    /// The limits of activations in each layer, of which 0 is none: those of routed experts and those of other feed-forwards.
+    fn activation_limits(&mut self) -> Result<(), HuggingFaceError> {
+        for (name, key) in [("swiglu_limits", "swiglu_clamp_exp"), ("swiglu_limits_shared", "swiglu_clamp_shexp")] {
+            let Some(list) = self.config.list(name)? else { continue };
+            let limit = |value: &Json| if value.is_null() { Ok(0.0) } else { self.config.as_f32(name, value) };
+            let limits: Vec<f32> = list.iter().map(limit).collect::<Result<_, _>>()?;
+            self.add(key, &limits[..]);
+        }
+        Ok(())
+    }
+
     /// The width of feed-forwards that follows from a stated one: two thirds of it, times a factor, rounded up.
     fn adjusted(&self, length: u32) -> Result<u32, HuggingFaceError> {
         if !self.config.is_set("block_auto_adjust_ff_dim") {
@@ -398,10 +404,12 @@ impl<'a> Keys<'a> {
         if self.config.is_null("attention_chunk_size") {
             self.add("attention.sliding_window", 0u32);
         }
-        let Some(window) = self.config.u32("sliding_window")? else { return Ok(()) };
+        // A window that a row's own position comes on top of.
+        let before = self.config.u32("sliding_window_size")?.map(|before| before.saturating_add(1));
+        let Some(window) = before.or(self.config.u32("sliding_window")?) else { return Ok(()) };
         let kinds = self.config.layer_types()?;
         if let Some(kinds) = &kinds {
-            let windowed: Vec<bool> = kinds.iter().map(|kind| *kind == "sliding_attention").collect();
+            let windowed: Vec<bool> = kinds.iter().map(|kind| *kind == WINDOWED).collect();
             if !windowed.contains(&true) {
                 return Ok(());
             }
@@ -478,18 +486,8 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// The kind of layers without a window.
-const FULL: &str = "full_attention";
-
 /// The kind of layers that attend within a chunk of positions.
 const CHUNKED: &str = "chunked_attention";
 
 /// The key of how positions are encoded.
 const POSITIONS: &str = "position_embedding_type";
-
-/// The heads of layers without a window.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct FullLayers {
-    pub kv_heads: Option<u32>,
-    pub head_dim: Option<u32>,
-}

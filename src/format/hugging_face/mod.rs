@@ -6,13 +6,13 @@
 //! - [`families`]: which models load, as data
 //! - [`names`]: the names of tensors, and how they change, by [`rules`]
 //! - `scheme`: how the weights are quantized; `stored`: the tensors with unpacked ones under their names; `packed`, `float4`,
-//!   `nvfp4`, `float8`: how other tools pack them
+//!   `nvfp4`, `float8`, `normal_float4`: how other tools pack them
 //! - [`table`]: the tensors and their bytes; `steps`, `row_order`, `transform`, `derived`: how bytes change
-//! - [`keys`], [`rope`], `half_layers`, `quantile`: from `config.json` to keys; `config`: its values as types
+//! - [`keys`], [`rope`], `layer_sizes`, `half_layers`, `quantile`: from `config.json` to keys; `config`: its values as types
 //! - `scalars`: tensors that become keys, and keys that become tensors
 //! - `adapter`: where adapters find a module's weight
 //! - `sentence`: how embeddings are made
-//! - [`text`]: tokenizer, chat template, tokens that end a text
+//! - [`text`]: tokenizer, chat template, tokens that end a text; `pieces`: what belongs to a `tokenizer.model`
 //! - `small_files`: the files other than weights
 
 mod adapter;
@@ -26,9 +26,12 @@ mod float4;
 mod float8;
 mod half_layers;
 mod keys;
+mod layer_sizes;
 mod names;
+mod normal_float4;
 mod nvfp4;
 mod packed;
+mod pieces;
 mod quantile;
 mod rope;
 mod row_order;
@@ -94,6 +97,7 @@ impl Directory {
         let (family, model_type) = family(&config)?;
         config.add_aliases(family.aliases);
         config.add_defaults(family.defaults);
+        layer_sizes::describe(&mut config)?;
         let of_modelopt = small.json("hf_quant_config.json")?;
         let scheme = scheme::read(&config, of_modelopt.as_ref())?;
         let mut keys = Keys::of(&config, family, &name_of(path))?;
@@ -101,7 +105,17 @@ impl Directory {
         let is_tied = config.bool("tie_word_embeddings")?.unwrap_or(false);
         let (n_layers, heads) = (keys.layers()?, HeadCounts::read(&config)?);
         let stored = stored(&files, scheme.as_deref())?;
-        let table = Table { files: &files, stored: &stored, family, model_type: &model_type, n_layers, heads, is_tied };
+        let unit_rows = family.unit_rows_of(&config);
+        let table = Table {
+            files: &files,
+            stored: &stored,
+            family,
+            model_type: &model_type,
+            n_layers,
+            heads,
+            is_tied,
+            unit_rows,
+        };
         let mut entries = table.entries()?;
         let prediction = table.prediction_entries();
         if !prediction.is_empty() {
@@ -124,13 +138,7 @@ impl Directory {
         let sampling = sampling::of_json(&path.join("generation_config.json"), &generation);
         denoising::add_keys(&mut keys, &generation)?;
         let text = Text::read(path, &config, &generation, &mut small)?;
-        for (key, template) in
-            ["tokenizer.chat_template", "tokenizer.chat_template.tool_use"].iter().zip(&text.templates)
-        {
-            if let Some(template) = template {
-                keys.add_whole(key, template.as_str());
-            }
-        }
+        add_templates(&mut keys, &text);
         let projections = sentence.projections.iter().flat_map(|(_, files)| files.mapped());
         let mapped = small.mapped.iter().map(|mapped| &**mapped).chain(files.mapped()).chain(projections);
         let mapped = ModelFiles::new(mapped);
@@ -210,6 +218,15 @@ impl Metadata for Directory {
 impl fmt::Debug for Directory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({} keys, {} tensors)", self.path.display(), self.metadata.len(), self.tensors.len())
+    }
+}
+
+fn add_templates(keys: &mut Keys<'_>, text: &Text) {
+    let names = ["tokenizer.chat_template", "tokenizer.chat_template.tool_use"];
+    for (key, template) in names.iter().zip(&text.templates) {
+        if let Some(template) = template {
+            keys.add_whole(key, template.as_str());
+        }
     }
 }
 

@@ -23,6 +23,9 @@ const OUTSIDE: &[Rule] = &[
     ("tok_embeddings", "token_embd", &[]),
     ("output", "output", &[]),
     ("embed_in", "token_embd", &[]),
+    ("embedding.word_embeddings", "token_embd", &[]),
+    ("encoder.final_layernorm", "output_norm", &[]),
+    ("output_layer", "output", &[]),
     ("embed_out", "output", &[]),
     ("wte", "token_embd", &[]),
     ("wpe", "position_embd", &[]),
@@ -122,6 +125,7 @@ const OTHER_PARTS: &[&str] = &[
     "vision_model.",
     "embed_vision.",
     "multi_modal_projector.",
+    "vit_large_projector.",
     "audio_tower.",
     "embed_audio.",
     "encoder.vision_tower.",
@@ -134,9 +138,11 @@ const OTHER_PARTS: &[&str] = &[
     "cls.",
 ];
 
-/// The ends of the names of tensors that follow from the config or become keys.
+/// The ends of the names of tensors that follow from the config or become keys, or that GGUF files leave out.
 const COMPUTED: &[&str] = &[
     ".rotary_emb.inv_freq",
+    "rotary_pos_emb.inv_freq",
+    ".mlp.experts.bias",
     ".embed_positions.inv_freq",
     ".self_attn.masked_bias",
     ".attn.masked_bias",

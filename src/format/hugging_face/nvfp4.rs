@@ -10,8 +10,6 @@
 //!
 //! Sources: the packages `compressed-tensors` (`nvfp4`) and `nvidia-modelopt`.
 
-use std::sync::Arc;
-
 use cuelight_shaders::quant::Format;
 use cuelight_shaders::quant::integer::IntegerLayout;
 use cuelight_shaders::quant::mxfp4::CODEBOOK;
@@ -92,7 +90,7 @@ impl Scheme for Nvfp4 {
         let factor = self.factor(files, codes);
         let parts = (shape, factor, files.bytes(codes), files.bytes(scales), format());
         let (Some(shape), Some(_), Some(codes), Some(scales), Some(format)) = parts else { return Ok(None) };
-        Ok(Some(Packed { format, shape, factor, source: Arc::new(Blocks { codes, scales }) }))
+        Ok(Some(Packed { factor, ..Packed::new(format, shape, Blocks { codes, scales }) }))
     }
 }
 

@@ -14,7 +14,8 @@
 //!   from the next code, and adding 1 in each code at once gives all of them back.
 //! - In a number of AWQ, codes belong to the outputs 0, 2, 4, 6, 1, 3, 5, 7.
 //! - A tensor of indices (`g_idx`, `weight_g_idx`) can give each input its group. A block has one scale, so the inputs of a block
-//!   must have one group.
+//!   must have one group: where they do not, the inputs of the matrix are sorted by their groups, and so are those of the values
+//!   that it multiplies.
 //!
 //! Sources: the packages `compressed-tensors` (`pack_quantized`), `gptqmodel` and `autoawq`.
 
@@ -135,34 +136,50 @@ impl PackedIntegers {
         files.bytes(tensor)
     }
 
-    /// The group of each block of inputs.
-    fn group_of_blocks(
-        self,
-        files: &Safetensors,
-        stem: &str,
-        inputs: usize,
-        groups: usize,
-    ) -> Result<Vec<usize>, HuggingFaceFault> {
+    /// The inputs of a matrix in blocks that have one group each.
+    fn blocks(self, files: &Safetensors, stem: &str, inputs: usize, groups: usize) -> Result<Blocks, HuggingFaceFault> {
         let name = format!("{stem}{}", self.names().groups);
         let Some(tensor) = files.tensor(&name) else {
             let fault = HuggingFaceFault::NoGroupOrder { tensor: name };
             let in_order = (0..inputs / BLOCK).map(|block| block * BLOCK / (inputs / groups));
-            return if self.has_group_order { Err(fault) } else { Ok(in_order.collect()) };
+            let blocks = Blocks { groups: in_order.collect(), order: None };
+            return if self.has_group_order { Err(fault) } else { Ok(blocks) };
         };
         let fits = tensor.dtype.name == "I32" && tensor.shape == [inputs];
         let bytes = files.bytes(tensor).filter(|_| fits);
-        let found = bytes.and_then(|bytes| groups_of(bytes.as_slice(), groups));
+        let found = bytes.and_then(|bytes| Blocks::of(bytes.as_slice(), groups));
         found.ok_or(HuggingFaceFault::GroupOrder { tensor: name })
     }
 }
 
-/// The group of each block of inputs, from the group of each input; `None` when a block has several, or one above `groups`.
-fn groups_of(indices: &[u8], groups: usize) -> Option<Vec<usize>> {
-    let of_block = |block: &[[u8; 4]]| {
-        let group = usize::try_from(i32::from_le_bytes(*block.first()?)).ok().filter(|group| *group < groups)?;
-        block.iter().all(|index| index == &block[0]).then_some(group)
-    };
-    indices.as_chunks::<4>().0.chunks(BLOCK).map(of_block).collect()
+/// The inputs of a matrix in blocks of one group each.
+struct Blocks {
+    /// The group of each block.
+    groups: Vec<usize>,
+    /// The inputs in the order of the blocks, where it is not their own.
+    order: Option<Arc<[usize]>>,
+}
+
+impl Blocks {
+    /// The blocks of inputs with these groups. The inputs are sorted by their groups if it is needed; then each group must have
+    /// whole blocks. `None` if it does not, and for a group that is not below `groups`.
+    fn of(indices: &[u8], groups: usize) -> Option<Self> {
+        let group = |index: &[u8; 4]| usize::try_from(i32::from_le_bytes(*index)).ok().filter(|group| *group < groups);
+        let of_inputs = indices.as_chunks::<4>().0.iter().map(group).collect::<Option<Vec<_>>>()?;
+        if let Some(groups) = groups_of(&of_inputs) {
+            return Some(Blocks { groups, order: None });
+        }
+        let mut order: Vec<usize> = (0..of_inputs.len()).collect();
+        order.sort_by_key(|input| of_inputs[*input]);
+        let sorted: Vec<usize> = order.iter().map(|input| of_inputs[*input]).collect();
+        Some(Blocks { groups: groups_of(&sorted)?, order: Some(order.into()) })
+    }
+}
+
+/// The group of each block of inputs, from the group of each input; `None` when a block has several.
+fn groups_of(of_inputs: &[usize]) -> Option<Vec<usize>> {
+    let of_block = |block: &[usize]| block.iter().all(|group| *group == block[0]).then_some(block[0]);
+    of_inputs.chunks(BLOCK).map(of_block).collect()
 }
 
 impl Scheme for PackedIntegers {
@@ -200,7 +217,8 @@ impl Scheme for PackedIntegers {
         if zero_words.is_some() != self.zero_points.is_some() {
             return Ok(None);
         }
-        let group_of_blocks = self.group_of_blocks(files, stem, sizes.inputs, sizes.groups)?;
+        let blocks = self.blocks(files, stem, sizes.inputs, sizes.groups)?;
+        let order = blocks.order.clone();
         let parts = (files.bytes(codes), files.bytes(scales), self.format(), scale_format(scales));
         let (Some(codes), Some(scales), Some(format), Some(scale_format)) = parts else { return Ok(None) };
         let source = Matrix {
@@ -209,12 +227,12 @@ impl Scheme for PackedIntegers {
             scales,
             scale_format,
             zero_words,
-            group_of_blocks,
+            blocks,
             block_bytes: format.block_bytes(),
             sizes,
         };
         let shape = vec![sizes.outputs, sizes.inputs];
-        Ok(Some(Packed { format, shape, factor: None, source: Arc::new(source) }))
+        Ok(Some(Packed { order, ..Packed::new(format, shape, source) }))
     }
 }
 
@@ -254,16 +272,16 @@ struct Matrix {
     scales: SharedBytes,
     scale_format: Format,
     zero_words: Option<SharedBytes>,
-    group_of_blocks: Vec<usize>,
+    blocks: Blocks,
     block_bytes: usize,
     sizes: Sizes,
 }
 
 impl Unpack for Matrix {
     fn unpack(&self) -> Vec<u8> {
-        let mut blocks = Vec::with_capacity(self.sizes.outputs * self.group_of_blocks.len() * self.block_bytes);
+        let mut blocks = Vec::with_capacity(self.sizes.outputs * self.blocks.groups.len() * self.block_bytes);
         for output in 0..self.sizes.outputs {
-            for (block, &group) in self.group_of_blocks.iter().enumerate() {
+            for (block, &group) in self.blocks.groups.iter().enumerate() {
                 blocks.extend(self.scale(output, group));
                 if let Some(words) = &self.zero_words {
                     blocks.push(self.in_block(self.zero(words.as_slice(), output, group)));
@@ -325,7 +343,9 @@ impl Matrix {
         if self.scheme.bits == 8 { code ^ 0x80 } else { code }
     }
 
-    fn code(&self, output: usize, input: usize) -> u8 {
+    /// The code of an output and of the input at a place in the order of the blocks.
+    fn code(&self, output: usize, place: usize) -> u8 {
+        let input = self.blocks.order.as_ref().map_or(place, |order| order[place]);
         let in_word = self.scheme.in_word();
         let (word, place) = match self.scheme.order {
             Order::Outputs | Order::Bytes => {
@@ -358,17 +378,28 @@ impl Matrix {
 mod tests {
     use super::*;
 
+    fn blocks(of_inputs: &[i32], groups: usize) -> Option<(Vec<usize>, Option<Vec<usize>>)> {
+        let bytes: Vec<u8> = of_inputs.iter().flat_map(|group| group.to_le_bytes()).collect();
+        let Blocks { groups, order } = Blocks::of(&bytes, groups)?;
+        Some((groups, order.map(|order| order.to_vec())))
+    }
+
     #[test]
-    fn inputs_of_a_block_have_one_group() {
-        let bytes = |groups: &[i32]| -> Vec<u8> {
-            groups.iter().flat_map(|group| [*group; BLOCK]).flat_map(i32::to_le_bytes).collect()
-        };
-        assert_eq!(groups_of(&bytes(&[0, 0, 1]), 2), Some(vec![0, 0, 1]));
-        assert_eq!(groups_of(&bytes(&[1, 0]), 2), Some(vec![1, 0]));
-        assert_eq!(groups_of(&bytes(&[0, 2]), 2), None);
-        assert_eq!(groups_of(&bytes(&[0, -1]), 2), None);
-        let mut mixed = bytes(&[0, 1]);
-        mixed[4] = 1;
-        assert_eq!(groups_of(&mixed, 2), None);
+    fn inputs_of_a_block_keep_their_order_if_they_have_one_group() {
+        let of_blocks = |groups: &[i32]| groups.iter().flat_map(|group| [*group; BLOCK]).collect::<Vec<_>>();
+        assert_eq!(blocks(&of_blocks(&[0, 0, 1]), 2), Some((vec![0, 0, 1], None)));
+        assert_eq!(blocks(&of_blocks(&[1, 0]), 2), Some((vec![1, 0], None)));
+        assert_eq!(blocks(&of_blocks(&[0, 2]), 2), None);
+        assert_eq!(blocks(&of_blocks(&[0, -1]), 2), None);
+    }
+
+    #[test]
+    fn inputs_are_sorted_by_their_groups() {
+        let alternating: Vec<i32> = (0..64).map(|input| 1 - input % 2).collect();
+        let order = (1..64).step_by(2).chain((0..64).step_by(2)).collect();
+        assert_eq!(blocks(&alternating, 2), Some((vec![0, 1], Some(order))));
+        let mut uneven = alternating;
+        uneven[0] = 0;
+        assert_eq!(blocks(&uneven, 2), None);
     }
 }

@@ -6,7 +6,7 @@ use std::f64::consts::PI;
 
 use serde_json::{Map, Value as Json};
 
-use super::config::Config;
+use super::config::{Config, FULL, WINDOWED};
 use super::error::HuggingFaceError;
 use super::keys::Keys;
 
@@ -21,9 +21,9 @@ struct Parameters<'a> {
 fn parameters(config: &Config) -> (Parameters<'_>, Option<Parameters<'_>>) {
     let all = config.get("rope_parameters").or_else(|| config.get("rope_scaling"));
     let by_kind = |kind: &str| all.and_then(|all| all.get(kind)).and_then(Json::as_object);
-    match by_kind("full_attention") {
+    match by_kind(FULL) {
         Some(full) => {
-            let windowed = by_kind("sliding_attention").map(|values| Parameters { config, values: Some(values) });
+            let windowed = by_kind(WINDOWED).map(|values| Parameters { config, values: Some(values) });
             (Parameters { config, values: Some(full) }, windowed)
         }
         None => (Parameters { config, values: all.and_then(Json::as_object) }, None),
@@ -70,8 +70,9 @@ impl Parameters<'_> {
 }
 
 impl Keys<'_> {
-    /// Adds the keys of the rotation.
-    pub(super) fn rope(&mut self) -> Result<(), HuggingFaceError> {
+    /// Adds the keys of the rotation. `rotated_parts` are the parts of heads that the architecture rotates in layers without and
+    /// with a window; without them they are those of the config.
+    pub(super) fn rope(&mut self, rotated_parts: Option<[f32; 2]>) -> Result<(), HuggingFaceError> {
         let (all, windowed) = parameters(self.config);
         if let Some(theta) = all.theta()? {
             self.add("rope.freq_base", theta * self.stretch(&all)?);
@@ -83,10 +84,7 @@ impl Keys<'_> {
         if let Some(theta) = of_windowed {
             self.add("rope.freq_base_swa", theta);
         }
-        self.rotary_length("rope.dimension_count", &all, all.partial()?)?;
-        if let Some(windowed) = parameters(self.config).1 {
-            self.rotary_length("rope.dimension_count_swa", &windowed, windowed.f32("partial_rotary_factor")?)?;
-        }
+        self.rotary_lengths(rotated_parts)?;
         match all.kind() {
             "default" | "llama3" | "proportional" | "mrope" => Ok(()),
             // It changes frequencies only beyond the context of training.
@@ -103,7 +101,8 @@ impl Keys<'_> {
 
     /// The factor on the base of frequencies.
     fn stretch(&self, all: &Parameters<'_>) -> Result<f32, HuggingFaceError> {
-        let Some(alpha) = all.f32("alpha")?.filter(|_| all.kind() == "dynamic") else { return Ok(1.0) };
+        let stated = self.config.f32("rope_ratio")?.unwrap_or(1.0);
+        let Some(alpha) = all.f32("alpha")?.filter(|_| all.kind() == "dynamic") else { return Ok(stated) };
         let length = self.config.head_dim()? as f32;
         Ok(alpha.powf(length / (length - 2.0)))
     }
@@ -112,6 +111,21 @@ impl Keys<'_> {
         self.add("rope.scaling.type", kind);
         self.add("rope.scaling.factor", factor);
         Ok(())
+    }
+
+    /// The lengths of the rotated parts of heads. Files do not state those that the architecture knows.
+    fn rotary_lengths(&mut self, known: Option<[f32; 2]>) -> Result<(), HuggingFaceError> {
+        let (all, windowed) = parameters(self.config);
+        let part = all.partial()?;
+        let of_windowed = windowed.as_ref().map_or(Ok(None), |windowed| windowed.f32("partial_rotary_factor"))?;
+        if let Some(known) = known {
+            let wrong = [part, of_windowed].into_iter().zip(known).find(|(part, known)| part.unwrap_or(1.0) != *known);
+            return wrong.map_or(Ok(()), |(part, known)| {
+                Err(self.config.wrong("partial_rotary_factor", part.unwrap_or(1.0), known.to_string()))
+            });
+        }
+        self.rotary_length("rope.dimension_count", &all, part)?;
+        windowed.map_or(Ok(()), |windowed| self.rotary_length("rope.dimension_count_swa", &windowed, of_windowed))
     }
 
     /// The length of the rotated part of a head, where it is not the whole.
@@ -194,7 +208,7 @@ impl Keys<'_> {
 
     /// Llama 3's rule: frequencies below a limit are divided by a factor, those above another are kept.
     fn llama3(&self, all: &Parameters<'_>) -> Result<Vec<f32>, HuggingFaceError> {
-        let length = self.config.checked_head_dim()?;
+        let length = self.rotary_dim(all)?;
         let theta = f64::from(all.theta()?.unwrap_or(10_000.0));
         let [factor, low, high] =
             [all.needed("factor")?, all.needed("low_freq_factor")?, all.needed("high_freq_factor")?];
@@ -206,13 +220,22 @@ impl Keys<'_> {
             let smooth = ((rotations - low) / (high - low)).clamp(0.0, 1.0);
             1.0 / ((1.0 - smooth) / factor + smooth)
         };
+        // GGUF files have a divisor for each pair of the head, also of those that do not rotate.
+        let unscaled = std::iter::repeat_n(1.0, self.config.checked_head_dim()? / 2 - length / 2);
         #[allow(clippy::cast_possible_truncation)] // The tensor is float32.
-        Ok((0..length / 2).map(|index| divisor(index) as f32).collect())
+        Ok((0..length / 2).map(|index| divisor(index) as f32).chain(unscaled).collect())
+    }
+
+    /// The length of the rotated part of a head.
+    fn rotary_dim(&self, all: &Parameters<'_>) -> Result<usize, HuggingFaceError> {
+        let length = self.config.checked_head_dim()?;
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // The length is small, and the part limited.
+        Ok((length as f64 * f64::from(all.partial()?.unwrap_or(1.0).clamp(0.0, 1.0))) as usize)
     }
 
     /// Only the first pairs of a head rotate; the others get a frequency of almost 0.
     fn proportional(&self, all: &Parameters<'_>) -> Result<Vec<f32>, HuggingFaceError> {
-        let length = match self.full_layers()?.and_then(|full| full.head_dim) {
+        let length = match self.size_of_kind(FULL, "head_dim")? {
             Some(length) => self.config.checked_head(length as usize)?,
             None => self.config.checked_head_dim()?,
         };

@@ -6,6 +6,7 @@ use super::config::Config;
 use super::error::{HuggingFaceError, HuggingFaceFault};
 use super::float4::Float4;
 use super::float8::Float8;
+use super::normal_float4::NormalFloat4;
 use super::nvfp4::Nvfp4;
 use super::packed::{Order, PackedIntegers, ZeroPoints};
 use super::stored::Scheme;
@@ -28,6 +29,7 @@ pub(super) fn read(config: &Config, of_modelopt: Option<&Value>) -> Result<Optio
         _ if text("quant_method").is_none() && text("quant_algo").is_some() => modelopt(method),
         ("gptq", _) => gptq(stated),
         ("awq", _) => awq(stated),
+        ("bitsandbytes", _) => bitsandbytes(stated),
         ("mxfp4", _) => Ok(Box::new(Float4::Blocks) as Box<dyn Scheme>),
         ("fp8", _) => float8(&[stated], "weight_block_size"),
         ("fbgemm_fp8", _) => float8(&[], ""),
@@ -61,6 +63,17 @@ fn awq(stated: &Value) -> Result<Box<dyn Scheme>, &'static str> {
         (true, Some(4)) => integers(&[stated], Order::Interleaved, ZeroPoints::AsTheyAre),
         (true, _) => Err("with other than 4 bits"),
         (false, _) => Err("in another version than gemm"),
+    }
+}
+
+/// Codes of bitsandbytes, in bytes.
+fn bitsandbytes(stated: &Value) -> Result<Box<dyn Scheme>, &'static str> {
+    let text = |key: &str| stated.get(key).and_then(Value::as_str);
+    match (text("bnb_4bit_quant_type"), text("bnb_4bit_quant_storage").unwrap_or("uint8")) {
+        _ if stated.get("load_in_4bit") != Some(&Value::Bool(true)) => Err("with other than 4 bits"),
+        (Some("nf4"), "uint8") => Ok(Box::new(NormalFloat4)),
+        (Some("nf4"), _) => Err("stored in another type than uint8"),
+        _ => Err("in another type than nf4"),
     }
 }
 

@@ -43,7 +43,16 @@ pub(super) struct Packed {
     pub shape: Vec<usize>,
     /// The factor of all its values, if the format does not hold it.
     pub factor: Option<f32>,
+    /// The inputs in the order of its columns, where it is not their own.
+    pub order: Option<Arc<[usize]>>,
     pub source: Arc<dyn Unpack>,
+}
+
+impl Packed {
+    /// A matrix with its inputs in their own order, and without a factor.
+    pub(super) fn new(format: Format, shape: Vec<usize>, source: impl Unpack + 'static) -> Self {
+        Packed { format, shape, factor: None, order: None, source: Arc::new(source) }
+    }
 }
 
 /// A tensor of a directory.

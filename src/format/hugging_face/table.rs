@@ -41,6 +41,8 @@ pub(super) struct Table<'a> {
     pub heads: HeadCounts,
     /// Whether the output matrix is the embedding, even if the files have another.
     pub is_tied: bool,
+    /// Matrices whose rows get the length 1.
+    pub unit_rows: Vec<&'static str>,
 }
 
 impl Table<'_> {
@@ -80,8 +82,9 @@ impl Table<'_> {
             }
         }
         let factors: Vec<Entry> = groups.iter().filter_map(|(name, sources)| factors(name, sources)).collect();
+        let orders: Vec<Entry> = groups.iter().filter_map(|(name, sources)| order(name, sources)).collect();
         let entries = groups.into_iter().map(|(name, sources)| self.entry(name, sources));
-        entries.chain(factors.into_iter().map(Ok)).collect()
+        entries.chain(factors.into_iter().chain(orders).map(Ok)).collect()
     }
 
     fn fault(&self, stored: &Stored<'_>, fault: HuggingFaceFault) -> HuggingFaceError {
@@ -99,6 +102,7 @@ impl Table<'_> {
             shape.insert(0, sources.len());
         }
         let (stored_shape, stored_format) = (shape.clone(), format);
+        let order = first.tensor.packed.as_ref().and_then(|packed| packed.order.as_ref());
         let (mut format, mut steps) = (format, Vec::new());
         for op in first.ops {
             let is_bias = name.ends_with(".bias");
@@ -112,6 +116,16 @@ impl Table<'_> {
             };
             (format, shape) = (new_format, new_shape);
             steps.push(step);
+        }
+        if self.unit_rows.contains(&&*name) {
+            (format, shape) = outcome(&Step::UnitRows, format, &shape).ok_or_else(|| self.wrong_shape(first.tensor))?;
+            steps.push(Step::UnitRows);
+        }
+        // The columns of the matrix stay the inputs of one projection of a layer.
+        let keeps_columns = |step: &Step| matches!(step, Step::Take { axis: 0, .. });
+        let is_projection = first.expert.is_none() && name.starts_with("blk.") && steps.iter().all(keeps_columns);
+        if order.is_some() && !is_projection {
+            return Err(self.fault(first.tensor, HuggingFaceFault::OrderedInputs { tensor: first.tensor.name.clone() }));
         }
         let byte_len = format.row_bytes(shape.iter().product()).ok_or_else(|| self.wrong_shape(first.tensor))?;
         let parts = sources.iter().map(|source| self.part(source.tensor)).collect::<Option<Vec<_>>>();
@@ -205,4 +219,11 @@ fn factors(name: &str, sources: &[Source<'_>]) -> Option<Entry> {
     sources.sort_by_key(|source| source.expert);
     let of_sources = sources.iter().map(|source| source.tensor.packed.as_ref()?.factor);
     Some(computed(&format!("{}.scale", name.strip_suffix(".weight")?), &of_sources.collect::<Option<Vec<f32>>>()?))
+}
+
+/// The tensor of the inputs of a matrix in the order of its columns; `None` for a matrix with its inputs in their own order.
+fn order(name: &str, sources: &[Source<'_>]) -> Option<Entry> {
+    let order = sources.first()?.tensor.packed.as_ref()?.order.as_ref()?;
+    let inputs: Vec<f32> = order.iter().map(|input| *input as f32).collect();
+    Some(computed(&format!("{}.input_order", name.strip_suffix(".weight")?), &inputs))
 }

@@ -158,7 +158,8 @@ fn windows_are_those_of_the_layers() {
     assert_eq!(window(json!({ "sliding_window": null })), (None, None));
     assert_eq!(window(json!({ "sliding_window": 13 })), (Some(13), None));
     assert_eq!(window(json!({ "sliding_window": 13, "layer_types": ["full_attention"] })), (None, None));
-    let listed = window(json!({ "sliding_window": 13, "layer_types": ["full_attention", "sliding_attention"] }));
+    let kinds = ["full_attention", "sliding_attention"];
+    let listed = window(json!({ "sliding_window": 13, "num_hidden_layers": 2, "layer_types": kinds }));
     assert_eq!(listed, (Some(13), Some(vec![false, true])));
 }
 
@@ -311,6 +312,75 @@ fn sizes_that_families_state_differently_are_found() {
     assert_eq!(values(&alpha, ["rope.freq_base"]), ["160000"]);
     let old = json!({ "model_type": "gpt_neox", "hidden_act": "gelu", "rotary_pct": 0.5, "rotary_emb_base": 9.0 });
     assert_eq!(values(&old, ["rope.dimension_count", "rope.freq_base"]), ["2", "9"]);
+}
+
+/// Lists may go on with layers that predict more tokens, and layers of a kind may have heads of their own.
+#[test]
+fn sizes_of_layers_follow_from_their_kinds() {
+    let step = json!({
+        "model_type": "step3p5", "num_hidden_layers": 2, "num_key_value_heads": null, "num_attention_groups": 2,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"], "sliding_window": 13,
+        "attention_other_setting": { "num_attention_heads": 4, "num_attention_groups": 1 },
+        "rope_theta": [5.0, 7.0, 7.0], "partial_rotary_factors": [0.5, 1.0, 1.0],
+        "rope_scaling": { "rope_type": "linear", "factor": 2.0 }, "swiglu_limits": [null, 7.0, 0.0],
+    });
+    let keys = ["rope.freq_base", "rope.freq_base_swa", "rope.scaling.factor", "rope.dimension_count"];
+    assert_eq!(values(&step, keys), ["5", "7", "2", "none"]);
+    let directory = open(&with(&step));
+    let heads = ["head_count", "head_count_kv"].map(|key| format!("step35.attention.{key}"));
+    assert_eq!(heads.map(|key| directory.integers(&key).unwrap()), [[2, 4], [2, 1]]);
+    assert_eq!(directory.bools("step35.attention.sliding_window_pattern").unwrap(), [false, true]);
+    assert_eq!(directory.floats("step35.swiglu_clamp_exp").unwrap(), [0.0, 7.0, 0.0]);
+    let mut third = step.clone();
+    third["partial_rotary_factors"] = json!([0.25, 1.0, 1.0]);
+    assert!(error_of(&with(&third), TENSORS).contains("key \"partial_rotary_factor\" is 0.25, but must be 0.5"));
+    let mimo = json!({
+        "model_type": "mimo_v2_flash", "num_hidden_layers": 2, "hybrid_layer_pattern": [0, 1], "head_dim": 6, "v_head_dim": 4,
+        "swa_num_key_value_heads": 2, "swa_head_dim": 6, "swa_v_head_dim": 4, "sliding_window_size": 12, "sliding_window": 12,
+        "swa_rope_theta": 9.0, "layernorm_epsilon": 0.5, "attention_value_scale": 0.25,
+    });
+    assert_eq!(open(&with(&mimo)).integers("mimo2.attention.head_count_kv").unwrap(), [1, 2]);
+    let keys = [
+        "attention.key_length",
+        "attention.value_length",
+        "attention.key_length_swa",
+        "attention.sliding_window",
+        "rope.freq_base_swa",
+        "attention.layer_norm_rms_epsilon",
+        "attention.value_scale",
+    ];
+    assert_eq!(values(&mimo, keys), ["6", "4", "none", "13", "9", "0.5", "0.25"]);
+}
+
+#[test]
+fn published_sizes_of_other_names_are_found() {
+    let keys = ["embedding_length", "block_count", "attention.head_count", "feed_forward_length", "context_length"];
+    let nomic = json!({
+        "model_type": "nomic_bert", "hidden_size": null, "num_hidden_layers": null, "num_attention_heads": null,
+        "intermediate_size": null, "max_position_embeddings": null, "hidden_act": null, "num_key_value_heads": null,
+        "n_embd": 8, "n_layer": 1, "n_head": 2, "n_inner": 12, "max_trained_positions": 32,
+        "activation_function": "swiglu", "rotary_emb_base": 1000, "prenorm": false,
+    });
+    assert_eq!(values(&nomic, keys), ["8", "1", "2", "12", "32"]);
+    let mut prenorm = nomic;
+    prenorm["prenorm"] = true.into();
+    assert!(error_of(&with(&prenorm), TENSORS).contains("key \"prenorm\" is true"));
+    let chatglm = json!({
+        "model_type": "chatglm", "num_hidden_layers": null, "num_layers": 1, "seq_length": 32, "ffn_hidden_size": 12,
+        "multi_query_group_num": 1, "kv_channels": 4, "rope_theta": 10_000, "rope_ratio": 500, "layernorm_epsilon": 0.5,
+    });
+    assert_eq!(values(&chatglm, keys), ["8", "1", "2", "12", "32"]);
+    assert_eq!(values(&chatglm, ["rope.freq_base", "rope.dimension_count"]), ["5000000", "2"]);
+    let baichuan = json!({ "model_type": "baichuan", "max_position_embeddings": null, "model_max_length": 32,
+                           "num_key_value_heads": null });
+    assert_eq!(values(&baichuan, keys), ["8", "1", "2", "12", "32"]);
+    let output = |vocabulary: u32| {
+        let mut config = with(&baichuan);
+        config["vocab_size"] = vocabulary.into();
+        open(&config).weight("output.weight").unwrap().format.name()
+    };
+    // In Baichuan 2 the rows of the output matrix have the length 1.
+    assert_eq!((output(64_000), output(125_696)), ("BF16", "F32"));
 }
 
 #[test]
@@ -555,8 +625,32 @@ fn groups_in_the_order_of_activations_are_decided_by_their_tensor() {
     *file.iter_mut().rev().nth(3).unwrap() = 1;
     std::fs::write(&path, file).unwrap();
     let error = Directory::open(whole.path()).map(drop).unwrap_err().to_string();
-    assert!(error.contains(GROUPS) && error.contains("order of activations are not supported"), "{error}");
+    assert!(error.contains(GROUPS) && error.contains("each group a multiple of 32 inputs"), "{error}");
     assert!(error_of(&config, &[codes, scales, (GROUPS, "I32", &[32])]).contains(GROUPS));
+}
+
+/// Every second input has the second group. The order of a projection becomes a tensor; experts cannot have one.
+#[test]
+fn inputs_in_the_order_of_activations_are_supported_for_projections() {
+    let ordered = |module: &str, model_type: &str| {
+        let names = ["qweight", "scales", "g_idx"].map(|part| format!("{module}.{part}"));
+        let tensors: Vec<TensorSpec<'_>> =
+            vec![(&names[0], "I32", &[8, 16]), (&names[1], "F16", &[2, 16]), (&names[2], "I32", &[64])];
+        let mut config = gptq(&json!({ "desc_act": true }));
+        config["model_type"] = model_type.into();
+        let folder = folder(&config, &tensors);
+        let path = folder.path().join("model.safetensors");
+        let mut file = std::fs::read(&path).unwrap();
+        let start = file.len() - 64 * 4;
+        file[start..].chunks_exact_mut(8).for_each(|pair| pair[4] = 1);
+        std::fs::write(&path, file).unwrap();
+        Directory::open(folder.path())
+    };
+    let directory = ordered("model.layers.0.mlp.up_proj", "llama").unwrap();
+    let order = directory.weight("blk.0.ffn_up.input_order").unwrap().to_f32();
+    assert_eq!((order.len(), &order[..3], &order[32..35]), (64, &[0.0, 2.0, 4.0][..], &[1.0, 3.0, 5.0][..]));
+    let error = ordered("model.layers.0.mlp.experts.0.up_proj", "qwen3_moe").map(drop).unwrap_err().to_string();
+    assert!(error.contains("order of activations"), "{error}");
 }
 
 #[test]
@@ -599,12 +693,39 @@ fn files_that_are_missing_or_damaged_are_named() {
 }
 
 #[test]
-fn a_directory_with_only_a_sentencepiece_model_is_refused() {
+fn a_model_of_sentencepiece_is_the_tokenizer_where_there_is_no_other() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/tokenizer");
     let folder = folder(&config(), TENSORS);
-    assert_eq!(Directory::open(folder.path()).unwrap().text().memory_bytes().unwrap(), 0);
-    std::fs::write(folder.path().join("tokenizer.model"), "").unwrap();
-    let error = Directory::open(folder.path()).unwrap().text().memory_bytes().unwrap_err().to_string();
-    assert!(error.contains("tokenizer.model is not read"), "{error}");
+    let write = |name: &str, content: Json| std::fs::write(folder.path().join(name), content.to_string()).unwrap();
+    let open = || Directory::open(folder.path()).unwrap();
+    assert_eq!(open().text().memory_bytes().unwrap(), 0);
+    std::fs::copy(fixtures.join("bpe-plain.model"), folder.path().join("tokenizer.model")).unwrap();
+    let plain = open().text().tokenizer().unwrap();
+    let size = u32::try_from(plain.vocab_size()).unwrap();
+    assert_eq!((plain.bos(), plain.eos(), plain.added_bos()), (Some(1), Some(2), Some(1)));
+    assert!(open().text().memory_bytes().unwrap() > 10_000);
+    write("added_tokens.json", json!({ "<call>": size, "<more>": size + 2 }));
+    let decoder = json!({ "1": { "content": "<s>", "special": true }, format!("{}", size + 1): { "content": "<end>", "special": true } });
+    let stated =
+        json!({ "added_tokens_decoder": decoder, "add_bos_token": false, "add_eos_token": true, "eos_token": "<end>" });
+    write("tokenizer_config.json", stated);
+    write("special_tokens_map.json", json!({ "additional_special_tokens": ["<more>"] }));
+    let added = open().text().tokenizer().unwrap();
+    assert_eq!((added.vocab_size(), added.eos(), added.added_bos()), (size as usize + 3, Some(size + 1), None));
+    let special = [size, size + 1, size + 2].map(|token| added.is_special(token));
+    assert_eq!(special, [false, true, true]);
+    let light = plain.encode("light", false, false).unwrap();
+    let expected = [&light[..], &[size], &light, &[size + 2, size + 1]].concat();
+    assert_eq!(added.encode("light<call>light<more>", true, true).unwrap(), expected);
+    write("added_tokens.json", json!({ "<call>": -1 }));
+    let error = Directory::open(folder.path()).map(drop).unwrap_err().to_string();
+    assert!(error.contains("added_tokens.json: key \"<call>\""), "{error}");
+    write("added_tokens.json", json!({ "<call>": 4_000_000_000u32 }));
+    assert!(open().text().tokenizer().is_err());
+    write("tokenizer.model", json!("IQ== 0"));
+    write("added_tokens.json", json!({}));
+    let error = open().text().memory_bytes().unwrap_err().to_string();
+    assert!(error.contains("tokenizer.model: not a usable model of SentencePiece"), "{error}");
 }
 
 #[test]

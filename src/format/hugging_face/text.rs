@@ -7,10 +7,18 @@ use serde_json::Value as Json;
 
 use super::config::Config;
 use super::error::HuggingFaceError;
+use super::pieces::{self, spelling};
 use super::small_files::SmallFiles;
 use crate::format::gguf::write::GgufBuilder;
+use crate::format::tokenizer::piece_keys::{PieceFile, PieceSettings};
 use crate::format::tokenizer::{JsonSettings, Tokenizer, TokenizerError, gguf_keys};
 use crate::mapped_file::MappedFile;
+
+/// The file of a tokenizer.
+const JSON: &str = "tokenizer.json";
+
+/// The file of a tokenizer of SentencePiece, which is used where there is no other.
+const PIECES: &str = "tokenizer.model";
 
 /// Most bytes of a `tokenizer.json`. The largest have some tens of MiB.
 const MOST_TOKENIZER_BYTES: usize = 256 << 20;
@@ -18,14 +26,25 @@ const MOST_TOKENIZER_BYTES: usize = 256 << 20;
 /// Bytes of memory for each byte of a `tokenizer.json`: its parsed form, two copies of the tokenizer, and the vocabulary.
 const BYTES_OF_BYTE: u64 = 16;
 
+/// Most bytes of a `tokenizer.model`. The largest have some MiB.
+const MOST_MODEL_BYTES: usize = 64 << 20;
+
 /// What a directory has for text.
 pub struct Text {
     path: PathBuf,
-    tokenizer: Option<Arc<MappedFile>>,
-    has_other: bool,
+    tokenizer: Vocabulary,
     settings: JsonSettings,
     /// The chat template, and the one for conversations with tools.
     pub(super) templates: [Option<String>; 2],
+}
+
+/// The files of a tokenizer.
+enum Vocabulary {
+    Nothing,
+    /// A `tokenizer.json`.
+    Json(Arc<MappedFile>),
+    /// A `tokenizer.model`, and what other files state about it.
+    Pieces(Arc<MappedFile>, Box<PieceSettings>),
 }
 
 impl Text {
@@ -36,32 +55,50 @@ impl Text {
         generation: &Json,
         files: &mut SmallFiles,
     ) -> Result<Self, HuggingFaceError> {
-        let path = folder.join("tokenizer.json");
-        let tokenizer = files.map("tokenizer.json", MOST_TOKENIZER_BYTES)?;
         let stated = files.json("tokenizer_config.json")?.unwrap_or_default();
         let ends = tokens(generation.get("eos_token_id"));
         let settings = JsonSettings {
-            bos: spelling(&stated, "bos_token"),
-            eos: spelling(&stated, "eos_token"),
+            bos: spelling(stated.get("bos_token")),
+            eos: spelling(stated.get("eos_token")),
             ends: if ends.is_empty() { tokens(config.get("eos_token_id")) } else { ends },
             adds_bos: stated.get("add_bos_token") == Some(&Json::Bool(true)),
         };
-        let has_other = folder.join("tokenizer.model").is_file();
-        Ok(Text { path, tokenizer, has_other, settings, templates: templates(&stated, files)? })
+        let (name, tokenizer) = match files.map(JSON, MOST_TOKENIZER_BYTES)? {
+            Some(json) => (JSON, Vocabulary::Json(json)),
+            None => match files.map(PIECES, MOST_MODEL_BYTES)? {
+                Some(model) => {
+                    let settings = pieces::settings(folder, &stated, settings.ends.clone(), files)?;
+                    (PIECES, Vocabulary::Pieces(model, Box::new(settings)))
+                }
+                None => (JSON, Vocabulary::Nothing),
+            },
+        };
+        Ok(Text { path: folder.join(name), tokenizer, settings, templates: templates(&stated, files)? })
     }
 
     /// Builds the tokenizer.
     ///
     /// # Errors
-    /// [`TokenizerError`] when the directory has no `tokenizer.json` or it cannot be used.
+    /// [`TokenizerError`] when the directory has neither a `tokenizer.json` nor a `tokenizer.model`, or it cannot be used.
     pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
-        Tokenizer::from_json_with(&self.path, self.json()?, &self.settings)
+        match self.pieces() {
+            Some(pieces) => pieces.tokenizer(),
+            None => Tokenizer::from_json_with(&self.path, self.json()?, &self.settings),
+        }
+    }
+
+    /// The `tokenizer.model`, if it is used.
+    fn pieces(&self) -> Option<PieceFile<'_>> {
+        let Vocabulary::Pieces(mapped, settings) = &self.tokenizer else { return None };
+        Some(PieceFile { path: &self.path, bytes: (**mapped).as_ref(), settings })
     }
 
     /// The content of `tokenizer.json`.
     fn json(&self) -> Result<&str, TokenizerError> {
-        let mapped = self.tokenizer.as_deref().ok_or_else(|| self.missing())?;
-        str::from_utf8(mapped.as_ref()).map_err(|error| self.fault(error.to_string()))
+        let Vocabulary::Json(mapped) = &self.tokenizer else {
+            return Err(self.fault("the file is missing".to_owned()));
+        };
+        str::from_utf8((**mapped).as_ref()).map_err(|error| self.fault(error.to_string()))
     }
 
     /// Adds the tokenizer's keys to a GGUF file with `n_tokens` rows in its embedding.
@@ -69,39 +106,27 @@ impl Text {
     /// # Errors
     /// [`TokenizerError`] as [`Text::tokenizer`], or when a GGUF file cannot state the rules of the tokenizer.
     pub fn add_keys(&self, n_tokens: usize, file: GgufBuilder) -> Result<GgufBuilder, TokenizerError> {
-        gguf_keys::add(&self.path, self.json()?, &self.settings, n_tokens, file)
+        match self.pieces() {
+            Some(pieces) => pieces.add_keys(n_tokens, file),
+            None => gguf_keys::add(&self.path, self.json()?, &self.settings, n_tokens, file),
+        }
     }
 
     /// Bytes of memory that building the tokenizer takes; 0 if there is none.
     ///
     /// # Errors
-    /// [`TokenizerError`] when the tokenizer is in a form that is not read.
+    /// [`TokenizerError`] when a `tokenizer.model` cannot be used.
     pub fn memory_bytes(&self) -> Result<u64, TokenizerError> {
-        match &self.tokenizer {
-            Some(mapped) => Ok((**mapped).as_ref().len() as u64 * BYTES_OF_BYTE),
-            None if self.has_other => Err(self.missing()),
-            None => Ok(0),
+        match (&self.tokenizer, self.pieces()) {
+            (_, Some(pieces)) => pieces.memory_bytes(),
+            (Vocabulary::Json(mapped), None) => Ok((**mapped).as_ref().len() as u64 * BYTES_OF_BYTE),
+            (_, None) => Ok(0),
         }
     }
 
     fn fault(&self, reason: String) -> TokenizerError {
         TokenizerError::Json { path: self.path.clone(), reason }
     }
-
-    fn missing(&self) -> TokenizerError {
-        self.fault(if self.has_other {
-            "the file is missing, and tokenizer.model is not read; save the tokenizer with transformers once to get it"
-                .to_owned()
-        } else {
-            "the file is missing".to_owned()
-        })
-    }
-}
-
-/// A token's spelling: a string, or an object with it.
-fn spelling(stated: &Json, key: &str) -> Option<String> {
-    let value = stated.get(key)?;
-    value.as_str().or_else(|| value.get("content")?.as_str()).map(str::to_owned)
 }
 
 /// One token or a list of them. Others are left out: the ids of old configs are not always numbers.

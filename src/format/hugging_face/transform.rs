@@ -24,6 +24,8 @@ pub(super) enum Step {
     NegExp,
     /// Multiplies each index of the outermost axis by a factor.
     ScaleRows(Vec<f32>),
+    /// Divides the values of each row by its length.
+    UnitRows,
 }
 
 /// The values of a tensor.
@@ -61,7 +63,7 @@ pub(super) fn outcome(step: &Step, format: Format, shape: &[usize]) -> Option<(F
             (fits && (!has_blocks || new.last() == shape.last())).then(|| (format, new.clone()))
         }
         Step::ScaleRows(factors) => (shape.first() == Some(&factors.len())).then_some((Format::F32, shape)),
-        Step::AddOne | Step::NegExp => Some((Format::F32, shape)),
+        Step::AddOne | Step::NegExp | Step::UnitRows => Some((Format::F32, shape)),
     }
 }
 
@@ -87,6 +89,7 @@ impl Values<'_> {
             Step::AddOne => self.map(|value| value + 1.0),
             Step::NegExp => self.map(|value| -value.exp()),
             Step::ScaleRows(factors) => self.scaled(factors),
+            Step::UnitRows => self.in_unit_rows(),
         };
         Values { format, shape, bytes: bytes.into() }
     }
@@ -145,6 +148,16 @@ impl Values<'_> {
         let row = (values.len() / factors.len().max(1)).max(1);
         for (row, factor) in values.chunks_mut(row).zip(factors) {
             row.iter_mut().for_each(|value| *value *= factor);
+        }
+        values.into_iter().flat_map(f32::to_le_bytes).collect()
+    }
+
+    /// A row of zeros stays one.
+    fn in_unit_rows(&self) -> Vec<u8> {
+        let mut values = self.floats();
+        for row in values.chunks_mut(self.shape.last().map_or(1, |columns| (*columns).max(1))) {
+            let length = row.iter().map(|value| value * value).sum::<f32>().sqrt().max(1e-12);
+            row.iter_mut().for_each(|value| *value /= length);
         }
         values.into_iter().flat_map(f32::to_le_bytes).collect()
     }
@@ -220,6 +233,8 @@ mod tests {
         let half = Values { format: Format::BF16, shape: vec![1], bytes: vec![0x80, 0x3b].into() };
         assert_eq!(half.apply(&Step::AddOne), values(&[1], &[1.003_906_3]));
         assert_eq!(values(&[1], &[0.0]).apply(&Step::NegExp), values(&[1], &[-1.0]));
+        let units = values(&[3, 2], &[3.0, 4.0, 0.0, 0.0, 0.0, -2.0]).apply(&Step::UnitRows);
+        assert_eq!(units, values(&[3, 2], &[0.6, 0.8, 0.0, 0.0, 0.0, -1.0]));
         let rows = values(&[2, 2], &[1.0, 2.0, 3.0, 4.0]).apply(&Step::ScaleRows(vec![2.0, 0.5]));
         assert_eq!(rows, values(&[2, 2], &[2.0, 4.0, 1.5, 2.0]));
         assert_eq!(outcome(&Step::ScaleRows(vec![1.0]), Format::F32, &[2]), None);

@@ -54,4 +54,12 @@ pub enum TokenizerError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A `tokenizer.model` that cannot be used.
+    #[error("{}: not a usable model of SentencePiece: {reason}", .path.display())]
+    SentencePiece {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
 }

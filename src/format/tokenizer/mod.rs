@@ -1,6 +1,7 @@
 //! Text to tokens and back.
 //!
-//! A tokenizer is built from the metadata of a GGUF file or from a `tokenizer.json`. The steps of encoding, in order:
+//! A tokenizer is built from the metadata of a GGUF file, from a `tokenizer.json`, or from a `tokenizer.model` of SentencePiece,
+//! which becomes such metadata first. The steps of encoding, in order:
 //!
 //! - [`special`]: splits the text at special tokens
 //! - [`pre_tokenizer`]: splits the text between them into words, by the rules that the file names
@@ -13,6 +14,8 @@
 //! - [`stream`]: decodes tokens to text, one at a time
 //! - [`infill`]: the tokens around a gap in a text
 //! - [`gguf_keys`]: a `tokenizer.json` as the keys of a GGUF file
+//! - [`piece_keys`], [`sentence_piece_model`]: a `tokenizer.model` as the keys of a GGUF file
+//! - `normalization`: what SentencePiece changes in a text before it is divided
 //! - [`json`]: runs a `tokenizer.json` with the `tokenizers` crate
 
 pub(crate) mod byte_level;
@@ -23,8 +26,11 @@ pub(crate) mod gguf_keys;
 mod infill;
 mod json;
 mod limits;
+mod normalization;
+pub mod piece_keys;
 mod pre_tokenizer;
 mod sentence_piece;
+mod sentence_piece_model;
 mod special;
 mod stream;
 mod unigram;
@@ -42,6 +48,7 @@ pub use error::TokenizerError;
 pub use infill::InfillTokens;
 pub use json::JsonSettings;
 use json::JsonTokenizer;
+use normalization::{Ends, Normalization};
 use sentence_piece::SentencePiece;
 use special::{Fragment, SpecialTokens, token_key};
 pub use stream::StreamDecoder;
@@ -80,7 +87,7 @@ struct Pieces {
 /// How text between special tokens becomes tokens.
 enum Merging {
     BytePair(Box<BytePair>),
-    SentencePiece(SentencePiece),
+    SentencePiece(Box<SentencePiece>),
     WordPiece(Box<WordPiece>),
     Unigram(Box<Unigram>),
 }
@@ -138,7 +145,9 @@ impl Tokenizer {
         let defaults = Defaults { bos: Some(1), eos: Some(2), adds_bos: true, adds_eos: false };
         Self::pieces((gguf, cancel), defaults, Spelling::SpaceMark, adds_space, false, |vocabulary| {
             let unknown = token_key(gguf, "tokenizer.ggml.unknown_token_id", vocabulary.len())?.or(Some(0));
-            SentencePiece::new(vocabulary, scores, unknown, adds_space).map(Merging::SentencePiece)
+            let normalization = Normalization::of_keys(gguf)?;
+            let pieces = SentencePiece::new(vocabulary, scores, unknown, (adds_space, normalization))?;
+            Ok(Merging::SentencePiece(Box::new(pieces)))
         })
     }
 
@@ -265,20 +274,24 @@ impl Tokenizer {
     ) -> Result<Vec<TokenId>, TokenizerError> {
         let mut tokens = Vec::new();
         tokens.extend(self.bos.filter(|_| add_special && pieces.adds_bos));
-        let mut at_start = true;
-        for fragment in fragments {
+        let is_user_defined = |token: TokenId| self.vocabulary.kind(token) == Some(TokenKind::UserDefined);
+        let mut start = true;
+        for (index, fragment) in fragments.iter().enumerate() {
+            // Text goes on after a user-defined token.
+            let end = !matches!(fragments.get(index + 1), Some(Fragment::Token(token)) if is_user_defined(*token));
+            let ends = Ends { start, end };
             match (*fragment, &pieces.merging) {
                 (Fragment::Token(token), _) => tokens.push(token),
                 (Fragment::Text(text), Merging::BytePair(model)) => {
                     model.encode(&self.vocabulary, text, &mut tokens)?;
                 }
                 (Fragment::Text(text), Merging::SentencePiece(model)) => {
-                    model.encode(&self.vocabulary, text, at_start, &mut tokens);
+                    model.encode(&self.vocabulary, text, ends, &mut tokens)?;
                 }
                 (Fragment::Text(text), Merging::WordPiece(model)) => model.encode(text, &mut tokens)?,
-                (Fragment::Text(text), Merging::Unigram(model)) => model.encode(text, &mut tokens)?,
+                (Fragment::Text(text), Merging::Unigram(model)) => model.encode(text, ends, &mut tokens)?,
             }
-            at_start = matches!(fragment, Fragment::Token(_));
+            start = matches!(fragment, Fragment::Token(_));
         }
         tokens.extend(self.eos.filter(|_| add_special && pieces.adds_eos));
         Ok(tokens)

@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::error::TokenizerError;
+use super::normalization::{Ends, Normalization};
 use super::vocabulary::{TokenKind, Vocabulary};
 use crate::engine::TokenId;
 
@@ -18,15 +19,17 @@ pub(super) struct SentencePiece {
     unknown: Option<TokenId>,
     /// Whether a space is added at the start of the text and after each special token.
     pub(super) adds_space: bool,
+    /// What changes a text before it is merged.
+    normalization: Normalization,
 }
 
 impl SentencePiece {
-    /// `scores` has one score per token.
+    /// `scores` has one score per token. The rules are whether a space is added before a text, and what changes it.
     pub(super) fn new(
         vocabulary: &Vocabulary,
         scores: Vec<f32>,
         unknown: Option<TokenId>,
-        adds_space: bool,
+        (adds_space, normalization): (bool, Normalization),
     ) -> Result<Self, TokenizerError> {
         if scores.len() < vocabulary.len() {
             let (n_scores, n_tokens) = (scores.len(), vocabulary.len());
@@ -34,12 +37,19 @@ impl SentencePiece {
         }
         let byte_token = |byte: usize| vocabulary.id(&format!("<0x{byte:02X}>"));
         let byte_tokens = Box::new(std::array::from_fn(byte_token));
-        Ok(SentencePiece { scores, byte_tokens, unknown, adds_space })
+        Ok(SentencePiece { scores, byte_tokens, unknown, adds_space, normalization })
     }
 
-    /// Appends the tokens of `text`. `at_start` says that it is the start of the text or follows a special token.
-    pub(super) fn encode(&self, vocabulary: &Vocabulary, text: &str, at_start: bool, out: &mut Vec<TokenId>) {
-        let space = if self.adds_space && at_start { "▁" } else { "" };
+    /// Appends the tokens of `text`, which has these ends.
+    pub(super) fn encode(
+        &self,
+        vocabulary: &Vocabulary,
+        text: &str,
+        ends: Ends,
+        out: &mut Vec<TokenId>,
+    ) -> Result<(), TokenizerError> {
+        let text = self.normalization.apply(text, ends)?;
+        let space = if self.adds_space && ends.start && !text.is_empty() { "▁" } else { "" };
         let text = [space, &text.replace(' ', "▁")].concat();
         let mut merging = Merging::new(self, vocabulary, &text);
         merging.run();
@@ -47,10 +57,20 @@ impl SentencePiece {
             let symbol_text = &text[symbol.start..symbol.start + symbol.length];
             match vocabulary.id(symbol_text) {
                 Some(token) => out.push(token),
-                None => out.extend(
-                    symbol_text.bytes().filter_map(|byte| self.byte_tokens[usize::from(byte)].or(self.unknown)),
-                ),
+                None => self.push_unknown(symbol_text, out),
             }
+        }
+        Ok(())
+    }
+
+    /// Appends the tokens of the bytes of a text that is no token. Without them, texts that follow one another share the token for
+    /// unknown text.
+    fn push_unknown(&self, text: &str, out: &mut Vec<TokenId>) {
+        let bytes: Option<Vec<TokenId>> = text.bytes().map(|byte| self.byte_tokens[usize::from(byte)]).collect();
+        match (bytes, self.unknown) {
+            (Some(bytes), _) => out.extend(bytes),
+            (None, Some(unknown)) if out.last() == Some(&unknown) => {}
+            (None, unknown) => out.extend(unknown),
         }
     }
 }

@@ -3,17 +3,22 @@
 //! Run with the `tokenizers` crate. Source: Kudo 2018, "Subword Regularization".
 
 use tokenizers::models::unigram::Unigram as Model;
-use tokenizers::normalizers::{NormalizerWrapper, Sequence};
-use tokenizers::normalizers::{Precompiled, Replace};
 use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 
 use super::error::TokenizerError;
-use super::vocabulary::Vocabulary;
+use super::normalization::{Ends, Normalization};
+use super::vocabulary::{TokenKind, Vocabulary};
 use crate::engine::TokenId;
 use crate::format::gguf::{Gguf, Metadata};
 
 /// Encodes text that has no special tokens.
-pub(super) struct Unigram(tokenizers::Tokenizer);
+pub(super) struct Unigram {
+    tokenizer: tokenizers::Tokenizer,
+    normalization: Normalization,
+    unknown: Option<TokenId>,
+    /// The token of each byte, for text that is not in the vocabulary; `None` if not all bytes have one.
+    byte_tokens: Option<Vec<TokenId>>,
+}
 
 impl Unigram {
     /// The keys of the file say how text is normalized, and whether a space is added before it.
@@ -23,45 +28,52 @@ impl Unigram {
         unknown: Option<TokenId>,
         adds_space: bool,
     ) -> Result<Self, TokenizerError> {
-        let fault = |error: tokenizers::Error| TokenizerError::Vocabulary(error.to_string());
         let scores = gguf.floats("tokenizer.ggml.scores")?;
         if scores.len() < vocabulary.len() {
             let (n_scores, n_tokens) = (scores.len(), vocabulary.len());
             return Err(TokenizerError::Vocabulary(format!("there are {n_scores} scores for {n_tokens} tokens")));
         }
         let tokens = gguf.strings("tokenizer.ggml.tokens")?;
-        let scored = tokens.zip(&scores).map(|(text, score)| (text.to_owned(), f64::from(*score))).collect();
-        let unknown = unknown.map(|unknown| unknown as usize);
-        let mut tokenizer = tokenizers::Tokenizer::new(Model::from(scored, unknown, false).map_err(fault)?);
-        let mut normalizers: Vec<NormalizerWrapper> = Vec::new();
-        if let Some(map) = charsmap(gguf)? {
-            let map = Precompiled::from(&map).map_err(|error| TokenizerError::Vocabulary(error.to_string()))?;
-            normalizers.push(map.into());
-        }
-        if gguf.optional_bool("tokenizer.ggml.remove_extra_whitespaces")?.unwrap_or(false) {
-            let spaces = |pattern: &str, to: &str| {
-                let pattern = tokenizers::normalizers::replace::ReplacePattern::Regex(pattern.to_owned());
-                Replace::new(pattern, to).map(NormalizerWrapper::from).map_err(fault)
-            };
-            normalizers.extend([spaces(" {2,}", " ")?, spaces("^ | $", "")?]);
-        }
-        tokenizer.with_normalizer(Some(Sequence::new(normalizers))).map_err(fault)?;
+        let spelled = (0..).zip(tokens).map(|(id, text)| spelling(vocabulary, id, text));
+        let scored = spelled.zip(&scores).map(|(text, score)| (text, f64::from(*score))).collect();
+        let model = Model::from(scored, unknown.map(|unknown| unknown as usize), false);
+        let model = model.map_err(|error| TokenizerError::Vocabulary(error.to_string()))?;
+        let mut tokenizer = tokenizers::Tokenizer::new(model);
         let scheme = if adds_space { PrependScheme::Always } else { PrependScheme::Never };
         tokenizer.with_pre_tokenizer(Some(Metaspace::new('▁', scheme, true)));
-        Ok(Unigram(tokenizer))
+        let byte_token = |byte: u8| {
+            let token = vocabulary.id(&format!("<0x{byte:02X}>"));
+            token.filter(|token| vocabulary.kind(*token) == Some(TokenKind::Byte))
+        };
+        let byte_tokens = (0..=u8::MAX).map(byte_token).collect();
+        Ok(Unigram { tokenizer, normalization: Normalization::of_keys(gguf)?, unknown, byte_tokens })
     }
 
-    /// Appends the tokens of `text`.
-    pub(super) fn encode(&self, text: &str, out: &mut Vec<TokenId>) -> Result<(), TokenizerError> {
-        let encoding = self.0.encode_fast(text, false).map_err(|error| TokenizerError::Pattern(error.to_string()))?;
-        out.extend(encoding.get_ids());
+    /// Appends the tokens of `text`, which has these ends.
+    pub(super) fn encode(&self, text: &str, ends: Ends, out: &mut Vec<TokenId>) -> Result<(), TokenizerError> {
+        let text = self.normalization.apply(text, ends)?;
+        let fault = |error: tokenizers::Error| TokenizerError::Pattern(error.to_string());
+        let Some(byte_tokens) = &self.byte_tokens else {
+            out.extend(self.tokenizer.encode_fast(&*text, false).map_err(fault)?.get_ids());
+            return Ok(());
+        };
+        // The faster function leaves out the texts of tokens.
+        let encoding = self.tokenizer.encode(&*text, false).map_err(fault)?;
+        for (&token, text) in encoding.get_ids().iter().zip(encoding.get_tokens()) {
+            if Some(token) == self.unknown {
+                out.extend(text.bytes().map(|byte| byte_tokens[usize::from(byte)]));
+            } else {
+                out.push(token);
+            }
+        }
         Ok(())
     }
 }
 
-/// The table by which SentencePiece normalizes characters.
-fn charsmap(gguf: &Gguf) -> Result<Option<Vec<u8>>, TokenizerError> {
-    let bytes = gguf.optional_integers("tokenizer.ggml.precompiled_charsmap")?;
-    let bytes = bytes.filter(|bytes| !bytes.is_empty());
-    Ok(bytes.map(|bytes| bytes.into_iter().map(|byte| byte as u8).collect()))
+/// The spelling by which a token is found in text. Tokens that no text stands for have a space in it, and text has none left.
+fn spelling(vocabulary: &Vocabulary, id: TokenId, text: &str) -> String {
+    match vocabulary.kind(id) {
+        Some(TokenKind::Normal | TokenKind::UserDefined) | None => text.to_owned(),
+        Some(_) => format!(" {id}"),
+    }
 }

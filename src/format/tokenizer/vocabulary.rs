@@ -36,7 +36,8 @@ pub(super) enum TokenKind {
 }
 
 impl TokenKind {
-    fn from_number(number: i64) -> Self {
+    /// The kind with this number in `tokenizer.ggml.token_type`.
+    pub(super) fn from_number(number: i64) -> Self {
         match number {
             2 => TokenKind::Unknown,
             3 => TokenKind::Control,

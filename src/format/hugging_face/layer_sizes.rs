@@ -1,0 +1,98 @@
+//! Lists of configs with a value for each layer, and sizes that layers of one kind have of their own.
+
+use serde_json::{Map, Value as Json};
+
+use super::config::{Config, FULL, WINDOWED};
+use super::error::HuggingFaceError;
+use super::keys::Keys;
+
+/// The kind of layers, the usual key of a size, and the key of their own size.
+const OWN_SIZES: &[(&str, &str, &str)] = &[
+    (FULL, "num_key_value_heads", "num_global_key_value_heads"),
+    (FULL, "head_dim", "global_head_dim"),
+    (WINDOWED, "num_attention_heads", "swa_num_attention_heads"),
+    (WINDOWED, "num_key_value_heads", "swa_num_key_value_heads"),
+    (WINDOWED, "head_dim", "swa_head_dim"),
+    (WINDOWED, "v_head_dim", "swa_v_head_dim"),
+];
+
+/// The keys of lists for the rotation of each layer, and the keys of the same values for a kind of layers.
+const ROTATION: [(&str, &str); 2] = [("rope_theta", "rope_theta"), ("partial_rotary_factors", "partial_rotary_factor")];
+
+/// Gives a config the usual lists and objects: the kind of each layer, and the rotation of each kind. Lists may go on with layers
+/// that predict more tokens.
+pub(super) fn describe(config: &mut Config) -> Result<(), HuggingFaceError> {
+    if let Some(pattern) = config.list("hybrid_layer_pattern")? {
+        let kind = |value: &Json| if value.as_u64() == Some(1) { WINDOWED } else { FULL };
+        let kinds: Vec<&str> = pattern.iter().map(kind).collect();
+        config.set("layer_types", kinds.into());
+    }
+    let Some(kinds) = config.list("layer_types")? else { return Ok(()) };
+    let n_layers = config.u32("num_hidden_layers")?.unwrap_or(u32::MAX) as usize;
+    let kinds: Vec<Json> = kinds.iter().take(n_layers).cloned().collect();
+    let rotations = rotations(config, &kinds);
+    config.set("layer_types", kinds.into());
+    if let Some(rotations) = rotations {
+        config.set("rope_theta", Json::Null);
+        config.set("rope_parameters", rotations.into());
+    }
+    Ok(())
+}
+
+/// The rotation of each kind of layers, from lists with that of each layer; `None` if the config has no such lists. What scales
+/// frequencies is for layers without a window.
+fn rotations(config: &Config, kinds: &[Json]) -> Option<Map<String, Json>> {
+    let lists = ROTATION.map(|(name, key)| (config.get(name).and_then(Json::as_array), key));
+    if lists.iter().all(|(list, _)| list.is_none()) {
+        return None;
+    }
+    let mut rotations = Map::new();
+    for kind in [FULL, WINDOWED] {
+        let Some(first) = kinds.iter().position(|of_layer| *of_layer == kind) else { continue };
+        let scaling = config.get("rope_scaling").and_then(Json::as_object).filter(|_| kind == FULL);
+        let mut values = scaling.cloned().unwrap_or_default();
+        for (list, key) in &lists {
+            if let Some(value) = list.and_then(|list| list.get(first)) {
+                values.insert((*key).to_owned(), value.clone());
+            }
+        }
+        rotations.insert(kind.to_owned(), values.into());
+    }
+    Some(rotations)
+}
+
+impl Keys<'_> {
+    /// A size of a layer: that of the layer, else that of its kind, else that of all.
+    fn size_of_layer(&self, layer: usize, kind: &str, key: &str) -> Result<Option<u32>, HuggingFaceError> {
+        let own = self.config.get("per_layer_config").and_then(|layers| layers.get(layer.to_string()));
+        if let Some(value) = own.and_then(|own| own.get(key)) {
+            return self.config.as_u32(key, value).map(Some);
+        }
+        let of_kind = OWN_SIZES.iter().find(|(of, usual, _)| *of == kind && *usual == key);
+        let of_kind = of_kind.map_or(Ok(None), |(_, _, name)| self.config.u32(name))?;
+        Ok(of_kind.or(self.config.u32(key)?))
+    }
+
+    /// A size of the layers of a kind; that of all layers where the config lists none of the kind.
+    pub(super) fn size_of_kind(&self, kind: &str, key: &str) -> Result<Option<u32>, HuggingFaceError> {
+        let kinds = self.config.layer_types()?.unwrap_or_default();
+        match kinds.iter().position(|of_layer| *of_layer == kind) {
+            Some(first) => self.size_of_layer(first, kind, key),
+            None => self.config.u32(key),
+        }
+    }
+
+    /// Sets a key to a size: to a list where the sizes of layers differ. Nothing for a size that the config does not have.
+    pub(super) fn sizes_of_layers(&mut self, name: &str, key: &str) -> Result<(), HuggingFaceError> {
+        let kinds = self.config.layer_types()?.unwrap_or_default();
+        let of_layer = |(layer, kind): (usize, &&str)| self.size_of_layer(layer, kind, name);
+        let sizes: Option<Vec<u32>> = kinds.iter().enumerate().map(of_layer).collect::<Result<_, _>>()?;
+        match (sizes.unwrap_or_default().as_slice(), self.config.u32(name)?) {
+            ([first, rest @ ..], _) if rest.iter().all(|size| size == first) => self.replace(key, *first),
+            (sizes @ [_, ..], _) => self.replace(key, sizes),
+            ([], Some(size)) => self.replace(key, size),
+            ([], None) => {}
+        }
+        Ok(())
+    }
+}
