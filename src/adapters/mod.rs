@@ -15,20 +15,15 @@ use std::sync::Arc;
 use cuelight_shaders::lora::{Adapter, LowRank};
 use cuelight_shaders::weight::Weight;
 
-use crate::format::hugging_face::{HeadCounts, NoPlace, layer_of, place};
+use crate::engine::AdapterLimits;
+use crate::format::hugging_face::{HeadCounts, NoPlace, Place, layer_of, place};
 use crate::format::lora::{LoraFile, LoraPair, WeightName};
-use projections::Projection;
+use projections::{OUTPUT_HEAD, Projection, TOKEN_EMBEDDING};
 
 pub use crate::format::lora::{AdapterError, AdapterFault};
 
-/// How many adapters a model may have, and how large they may be. Their memory is reserved when the model is planned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AdapterLimits {
-    /// Most adapters in memory at the same time.
-    pub slots: usize,
-    /// The largest rank of an adapter.
-    pub max_rank: usize,
-}
+/// The tensors with a row for each token.
+const VOCABULARY: [&str; 2] = [TOKEN_EMBEDDING, OUTPUT_HEAD];
 
 /// What an adapter must fit: the projections of a model.
 #[derive(Debug)]
@@ -97,8 +92,8 @@ impl AdapterModel {
     }
 
     fn check_rank(&self, pair: &LoraPair) -> Result<(), AdapterFault> {
-        let (found, most) = (pair.a.rows, self.limits.max_rank);
-        if found == 0 || pair.a.columns == 0 {
+        let (found, most) = (pair.rank(), self.limits.max_rank);
+        if found == 0 || pair.columns() == 0 {
             return Err(AdapterFault::EmptyTensor { tensor: pair.a.name.to_string() });
         }
         if found > most {
@@ -110,18 +105,13 @@ impl AdapterModel {
     /// The matrices in the order of GGUF files.
     fn in_order(&self, pair: &LoraPair) -> Result<Matrices, AdapterFault> {
         let (a, b) = (finite(&pair.a)?, finite(&pair.b)?);
-        let (columns, rank) = (pair.a.columns, pair.a.rows);
+        let (columns, rank) = (pair.columns(), pair.rank());
+        let a = if pair.is_transposed { transposed(&a, rank) } else { a };
         let name = match &pair.weight {
             WeightName::Gguf(name) => return Ok(Matrices { tensor: name.clone(), a: a.into(), b }),
             WeightName::HuggingFace(name) => name,
         };
-        let no_target = || AdapterFault::NoTarget { tensor: pair.a.name.to_string() };
-        let heads = layer_of(name).and_then(|layer| self.heads.get(layer)).ok_or_else(no_target)?;
-        let found = place(&self.architecture, self.heads.len(), heads, (name, [pair.b.rows, columns]));
-        let placed = found.map_err(|reason| match reason {
-            NoPlace::Architecture => AdapterFault::UnknownArchitecture(self.architecture.clone()),
-            NoPlace::Weight => no_target(),
-        })?;
+        let placed = self.place(name, pair)?;
         let b = match placed.rows {
             Some(rows) => rows.iter().flat_map(|row| &b[row * rank..(row + 1) * rank]).copied().collect(),
             None => b,
@@ -135,6 +125,21 @@ impl AdapterModel {
         Ok(Matrices { tensor: placed.tensor, a, b })
     }
 
+    /// Where the weight of a module is in GGUF files. Outside of layers only those of the vocabulary have a place.
+    fn place(&self, name: &str, pair: &LoraPair) -> Result<Place, AdapterFault> {
+        let no_target = || AdapterFault::NoTarget { tensor: pair.a.name.to_string() };
+        let outside = HeadCounts::default();
+        let layer = layer_of(name);
+        let heads = layer.map_or(Some(&outside), |layer| self.heads.get(layer)).ok_or_else(no_target)?;
+        let found = place(&self.architecture, self.heads.len(), heads, (name, [pair.b.rows, pair.columns()]));
+        let placed = found.map_err(|reason| match reason {
+            NoPlace::Architecture => AdapterFault::UnknownArchitecture(self.architecture.clone()),
+            NoPlace::Weight => no_target(),
+        })?;
+        let has_place = layer.is_some() || VOCABULARY.contains(&&*placed.tensor);
+        if has_place { Ok(placed) } else { Err(no_target()) }
+    }
+
     /// Adds the change of one tensor to the projections that are parts of it.
     fn add(
         &self,
@@ -143,16 +148,23 @@ impl AdapterModel {
         Matrices { tensor, a, b }: &Matrices,
         scale: f32,
     ) -> Result<(), AdapterFault> {
-        let rank = pair.a.rows;
+        let rank = pair.rank();
         let parts = || self.projections.iter().enumerate().filter(|(_, projection)| projection.tensor == *tensor);
         let name = || pair.a.name.to_string();
         let outputs: usize = parts().map(|(_, part)| part.rows.len()).sum();
-        let Some((_, first)) = parts().next() else { return Err(AdapterFault::NoTarget { tensor: name() }) };
-        check_shape(&pair.a, rank, first.columns)?;
+        let Some((_, first)) = parts().next() else {
+            let is_of_vocabulary = VOCABULARY.contains(&&**tensor);
+            return Err(match is_of_vocabulary && !self.limits.vocabulary {
+                true => AdapterFault::NoVocabulary { tensor: name() },
+                false => AdapterFault::NoTarget { tensor: name() },
+            });
+        };
+        let [rows, columns] = if pair.is_transposed { [first.columns, rank] } else { [rank, first.columns] };
+        check_shape(&pair.a, rows, columns)?;
         check_shape(&pair.b, outputs, rank)?;
         for (index, part) in parts() {
             let b = &b[part.rows.start * rank..part.rows.end * rank];
-            let change = LowRank::new(Arc::clone(a), b, part.shape(), pair.scale * scale);
+            let change = LowRank::new(Arc::clone(a), b, part.shape(), pair.scale * scale * part.factor);
             if changes[index].is_some() {
                 return Err(AdapterFault::SameTarget { tensor: name() });
             }
@@ -168,6 +180,12 @@ fn check_shape(weight: &Weight, rows: usize, columns: usize) -> Result<(), Adapt
     }
     let expected = format!("[{rows}, {columns}]");
     Err(AdapterFault::Shape { tensor: weight.name.to_string(), rows: weight.rows, columns: weight.columns, expected })
+}
+
+/// The transpose of a matrix with this many columns.
+fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
+    let column = |column: usize| values.iter().skip(column).step_by(columns.max(1)).copied();
+    (0..columns).flat_map(column).collect()
 }
 
 /// The values of a matrix, all of them numbers.

@@ -105,12 +105,6 @@ pub enum LoadError {
         /// The size of one expert.
         least_bytes: u64,
     },
-    /// Adapters were requested for a model on a device that does not compute them.
-    #[error("adapters need a model on the CPU, but the device is {device}")]
-    AdaptersWithoutCpu {
-        /// The chosen devices.
-        device: String,
-    },
     /// A model that generates blocks of tokens has a draft model.
     #[error("{path}: a draft model is of no use to a model that generates blocks of tokens")]
     DraftOfBlocks {

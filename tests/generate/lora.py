@@ -28,6 +28,9 @@ ADAPTERS = [
     ("gemma3", "gemma3", dict(r=4, lora_alpha=8, target_modules="all-linear")),
     ("phi3", "phi3", dict(r=4, lora_alpha=8, target_modules="all-linear")),
     ("qwen35", "qwen35", dict(r=4, lora_alpha=8, target_modules="all-linear")),
+    ("llama-vocabulary", "llama-shards", dict(r=4, lora_alpha=8, target_modules=["embed_tokens", "lm_head", "q_proj"])),
+    ("granite-vocabulary", "granite", dict(r=3, lora_alpha=6, target_modules=["embed_tokens", "lm_head"])),
+    ("gemma3-vocabulary", "gemma3", dict(r=3, lora_alpha=6, target_modules=["embed_tokens"])),
 ]  # fmt: skip
 
 
@@ -36,7 +39,8 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         if "lora_" in name:
-            fan = parameter.shape[1]
+            # A row of an embedding's A is used for one token.
+            fan = parameter.shape[0 if "lora_embedding_A" in name else 1]
             values = torch.randn(parameter.shape, generator=generator) * (0.5 / fan**0.5)
             parameter.data = values.to(torch.float16).to(torch.float32)
 
@@ -62,12 +66,13 @@ def write(name: str, base: str, config: dict, seed: int) -> None:
     vocabulary = model.config.get_text_config().vocab_size
     tokens = np.random.default_rng(seed).integers(3, vocabulary, TOKENS).tolist()
     oracle.write_json(folder / "expected.json", {"prompts": [oracle.prompt_case(adapted, tokens, 0)]})
-    if name == "llama-a":
+    if name in ("llama-a", "llama-vocabulary"):
         write_gguf(FOLDER / f"{name}.gguf", halves, model.config, settings)
 
 
 def write_gguf(path: Path, tensors: dict, config, settings: dict) -> None:
     """The same adapter as GGUF files hold it: other names, and the rows of rotated heads in another order."""
+    outside = dict(embed_tokens="token_embd", lm_head="output")
     names = dict(q_proj="attn_q", k_proj="attn_k", v_proj="attn_v", o_proj="attn_output",
                  gate_proj="ffn_gate", up_proj="ffn_up", down_proj="ffn_down")  # fmt: skip
     writer = gguf.GGUFWriter(path, "llama")
@@ -76,6 +81,14 @@ def write_gguf(path: Path, tensors: dict, config, settings: dict) -> None:
     writer.add_float32("adapter.lora.alpha", float(settings["lora_alpha"]))
     for key, value in sorted(tensors.items()):
         parts = key.split(".")
+        if "base_layer" in parts:
+            continue
+        if "layers" not in parts:
+            module, half = next(part for part in parts if part in outside), key.removesuffix(".weight")[-1].lower()
+            # A of the token embedding is looked up by token.
+            values = value.numpy().T if (module, half) == ("embed_tokens", "a") else value.numpy()
+            writer.add_tensor(f"{outside[module]}.weight.lora_{half}", np.ascontiguousarray(values))
+            continue
         layer, module, half = parts[parts.index("layers") + 1], parts[-3], parts[-2][-1].lower()
         values = value.numpy()
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(module)

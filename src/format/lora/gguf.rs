@@ -1,4 +1,5 @@
-//! Adapters in GGUF files: `NAME.lora_a` [rank, columns] and `NAME.lora_b` [outputs, rank] for each weight `NAME`.
+//! Adapters in GGUF files: `NAME.lora_a` [rank, columns] and `NAME.lora_b` [outputs, rank] for each weight `NAME`. A of the token
+//! embedding is transposed.
 
 use std::path::Path;
 
@@ -8,6 +9,9 @@ use crate::format::gguf::{Gguf, Metadata};
 
 const A: &str = ".lora_a";
 const B: &str = ".lora_b";
+
+/// The weight whose A is looked up by token, so that it is stored as [vocabulary, rank].
+const TOKEN_EMBEDDING: &str = "token_embd.weight";
 
 /// Opens a GGUF adapter.
 pub(super) fn open(path: &Path) -> Result<LoraFile, AdapterError> {
@@ -43,8 +47,9 @@ fn pairs(gguf: &Gguf, alpha: f32) -> Result<Vec<LoraPair>, AdapterError> {
         if name.ends_with(A) {
             let (a, b) = (gguf.weight(name)?, gguf.weight(&other)?);
             // Without an alpha the product is used as it is.
-            let scale = if alpha == 0.0 { 1.0 } else { alpha / a.rows as f32 };
-            pairs.push(LoraPair { weight: WeightName::Gguf(weight.to_owned()), a, b, scale });
+            let scale = if alpha == 0.0 { 1.0 } else { alpha / b.columns as f32 };
+            let is_transposed = weight == TOKEN_EMBEDDING;
+            pairs.push(LoraPair { weight: WeightName::Gguf(weight.to_owned()), a, is_transposed, b, scale });
         }
     }
     Ok(pairs)
