@@ -374,6 +374,8 @@ pub struct AdapterLimits {
     pub max_rank: usize,
     /// Whether they may change the token embedding and the output head.
     pub vocabulary: bool,
+    /// Whether they may change routed experts.
+    pub experts: bool,
 }
 
 /// The hidden values that an engine returns.

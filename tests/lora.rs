@@ -27,10 +27,13 @@ use vulkan_device::has_device;
 /// Largest |Δ log-prob| of a token, in nats.
 const GATE: f64 = 1e-4;
 
-const LIMITS: AdapterLimits = AdapterLimits { slots: 8, max_rank: 8, vocabulary: false };
+const LIMITS: AdapterLimits = AdapterLimits { slots: 8, max_rank: 8, vocabulary: false, experts: false };
 
 /// The limits of a model whose embedding and head adapters may change, too.
 const WITH_VOCABULARY: AdapterLimits = AdapterLimits { vocabulary: true, ..LIMITS };
+
+/// The limits of a model whose experts adapters may change, too.
+const WITH_EXPERTS: AdapterLimits = AdapterLimits { experts: true, ..LIMITS };
 
 #[derive(Deserialize)]
 struct Expected {
@@ -120,10 +123,13 @@ fn adapters_give_the_log_probabilities_of_peft() {
     let of_family = |name: &'static str| (format!("hugging_face/{name}"), format!("families/{name}.gguf"));
     let (llama, gguf) = of_family("llama-shards");
     let mut cases = vec![(gguf.clone(), "llama-b", "llama-b", LIMITS)];
-    for (name, in_gguf, limits) in
-        [("llama-a", "llama-a.gguf", LIMITS), ("llama-vocabulary", "llama-vocabulary.gguf", WITH_VOCABULARY)]
-    {
-        let both = [name, in_gguf].into_iter().flat_map(|adapter| [(&llama, adapter), (&gguf, adapter)]);
+    let moe = of_family("qwen3moe-small");
+    for (bases, name, in_gguf, limits) in [
+        ([&llama, &gguf], "llama-a", "llama-a.gguf", LIMITS),
+        ([&llama, &gguf], "llama-vocabulary", "llama-vocabulary.gguf", WITH_VOCABULARY),
+        ([&moe.0, &moe.1], "qwen3moe-experts", "qwen3moe-experts.gguf", WITH_EXPERTS),
+    ] {
+        let both = [name, in_gguf].into_iter().flat_map(|adapter| bases.map(|base| (base, adapter)));
         cases.extend(both.map(|(base, adapter)| (base.clone(), adapter, name, limits)));
     }
     for (base, name, limits) in [
@@ -132,6 +138,7 @@ fn adapters_give_the_log_probabilities_of_peft() {
         ("qwen35", "qwen35", LIMITS),
         ("granite", "granite-vocabulary", WITH_VOCABULARY),
         ("gemma3", "gemma3-vocabulary", WITH_VOCABULARY),
+        ("mixtral-small", "mixtral-experts", WITH_EXPERTS),
     ] {
         let (directory, file) = of_family(base);
         cases.extend([(directory, name, name, limits), (file, name, name, limits)]);
@@ -209,6 +216,30 @@ fn eight_adapters_and_each_alone(device: &str) {
     assert_ne!(differ[0], differ[1], "the scale of an adapter counts");
 }
 
+#[test]
+fn adapters_of_experts_in_a_batch_give_the_bits_of_each_alone() {
+    let prompt = prompt("qwen3moe-experts");
+    let mut model = Model::load("hugging_face/qwen3moe-small", Some(WITH_EXPERTS));
+    let adapters: Vec<AdapterUse> =
+        (1..=4).map(|scale| model.adapter("qwen3moe-experts", scale as f32 / 2.0)).collect();
+    let of = |index: usize| (&prompt.tokens[index..18 + 3 * index], adapters.get(index).cloned());
+    let together = model.run(&(0..5).map(of).collect::<Vec<_>>()).unwrap();
+    for (index, rows) in together.iter().enumerate() {
+        assert_same_bits(rows, &model.run(&[of(index)]).unwrap()[0], &format!("sequence {index}"));
+    }
+    let plain = Model::load("hugging_face/qwen3moe-small", None).run(&[of(4)]).unwrap();
+    assert_same_bits(&together[4], &plain[0], "a sequence without an adapter");
+}
+
+#[test]
+fn adapters_of_experts_need_the_cpu() {
+    if has_device() {
+        let planned = load::plan(&options_on("cpu,vulkan:0", "hugging_face/qwen3moe-small", Some(WITH_EXPERTS)));
+        let error = planned.map(drop).unwrap_err().to_string();
+        assert!(error.contains("adapters of experts need a model on the CPU"), "{error}");
+    }
+}
+
 /// A device has slots for some adapters. Others take their place one after the other, and each comes back with the same bits.
 #[test]
 fn adapters_take_the_slots_of_those_that_are_not_used() {
@@ -282,6 +313,11 @@ fn adapters_that_do_not_fit_are_refused_by_name() {
     for name in ["llama-vocabulary", "llama-vocabulary.gguf"] {
         let unreserved = error(&llama, name);
         assert!(unreserved.contains("for which the model reserves no memory"), "{unreserved}");
+    }
+    let moe = Model::load("hugging_face/qwen3moe-small", Some(LIMITS));
+    for name in ["qwen3moe-experts", "qwen3moe-experts.gguf"] {
+        let unreserved = error(&moe, name);
+        assert!(unreserved.contains("changes experts, for which the model reserves no memory"), "{unreserved}");
     }
     let gemma = Model::load("hugging_face/gemma3", Some(LIMITS));
     let architecture = error(&gemma, "llama-a.gguf");

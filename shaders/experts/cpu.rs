@@ -3,10 +3,12 @@
 use std::ops::Range;
 
 use super::grouping::Grouping;
+use super::low_rank::{Changes, ExpertTargets, Input};
 use super::{ExpertActivation, ExpertMatrix, Experts, RouteWeighting};
 use crate::activate::activate_in_place;
 use crate::cpu::{ActivationBits, Kernel, SharedMut, Team};
 use crate::glu::glu_row_in_place;
+use crate::lora::adapter::AdapterUse;
 use crate::matmul::integer::activations::{self, Panels, Sources};
 use crate::matmul::{TASK_OUTPUTS, Task};
 use crate::op::{InputObserver, MatrixInput};
@@ -23,6 +25,8 @@ pub struct ExpertRows<'a> {
     pub routes: &'a [f32],
     /// The number of rows.
     pub rows: usize,
+    /// The adapter of each row, or empty if no row has one.
+    pub adapters: &'a [Option<&'a AdapterUse>],
 }
 
 /// The most pairs of a row and an expert that are computed together. It limits the scratch memory of long prefills.
@@ -41,6 +45,8 @@ struct ScratchLayout {
     /// The products of up, where those of gate are the hidden layer.
     up: usize,
     output: usize,
+    /// The first products of the changes of adapters.
+    low_rank: usize,
 }
 
 impl ScratchLayout {
@@ -57,11 +63,12 @@ impl ScratchLayout {
             hidden: pairs * intermediate,
             up: if experts.gate.is_some() { pairs * intermediate } else { 0 },
             output: pairs * hidden,
+            low_rank: pairs * experts.adapters.map_or(0, |targets| targets.max_rank),
         }
     }
 
     fn total(&self) -> usize {
-        self.gathered + self.rounded + self.hidden + self.up + self.output
+        self.gathered + self.rounded + self.hidden + self.up + self.output + self.low_rank
     }
 }
 
@@ -109,11 +116,12 @@ impl Experts {
         assert_eq!(output.len(), rows.rows * hidden, "output of the experts");
         let step = rows_at_once(self);
         let chunks = rows.x.chunks(step * hidden).zip(rows.routes.chunks(step * routes_width));
-        for ((x, routes), output) in chunks.zip(output.chunks_mut(step * hidden)) {
+        let adapters = rows.adapters.chunks(step).chain(std::iter::repeat(&[][..]));
+        for (((x, routes), output), adapters) in chunks.zip(output.chunks_mut(step * hidden)).zip(adapters) {
             self.compute_chunk(
                 (kernel, bits, tuning),
                 team,
-                ExpertRows { x, routes, rows: x.len() / hidden },
+                ExpertRows { x, routes, rows: x.len() / hidden, adapters },
                 (&mut *scratch, output),
                 &mut observer,
             );
@@ -136,7 +144,8 @@ impl Experts {
         let (rounded, rest) = rest.split_at_mut(layout.rounded);
         let (activated, rest) = rest.split_at_mut(layout.hidden);
         let (up, rest) = rest.split_at_mut(layout.up);
-        let down = &mut rest[..layout.output];
+        let (down, rest) = rest.split_at_mut(layout.output);
+        let h = &mut rest[..layout.low_rank];
 
         self.gather(team, rows, &grouping, gathered);
         let products = Products { kernel, bits, tuning, team, grouping: &grouping };
@@ -163,6 +172,17 @@ impl Experts {
             Some(gate) => products.run([(gate, &mut *activated), (&self.up, &mut *up)], gathered, panels),
             None => products.run([(&self.up, &mut *activated)], gathered, panels),
         }
+        let changes = self.changes((kernel, team), &grouping, rows.adapters);
+        if let Some((changes, first_target)) = &changes {
+            let input = match self.weighting {
+                RouteWeighting::Output => Input::Rows(rows.x),
+                RouteWeighting::Input => Input::Pairs(gathered),
+            };
+            changes.add(*first_target, input, (activated, intermediate), h);
+            if self.gate.is_some() {
+                changes.add(first_target + self.n_experts, input, (up, intermediate), h);
+            }
+        }
         self.activate((kernel, team), activated, up);
         let activated: &[f32] = activated;
         let pair = |pair: usize| &activated[pair * intermediate..][..intermediate];
@@ -171,7 +191,22 @@ impl Experts {
         }
         let panels = products.round(&[&self.down], Sources::each_once(pairs, &pair), rounded);
         products.run([(&self.down, &mut *down)], activated, panels);
+        if let Some((changes, first_target)) = &changes {
+            let of_down = first_target + (self.matrices().count() - 1) * self.n_experts;
+            changes.add(of_down, Input::Pairs(activated), (down, hidden), h);
+        }
         self.add_up(kernel, team, rows, &grouping, down, output);
+    }
+
+    /// The changes of adapters if a row has one, and the number of the first matrix that they change.
+    fn changes<'a>(
+        &self,
+        (kernel, team): (Kernel, &'a dyn Team),
+        grouping: &'a Grouping,
+        adapters: &'a [Option<&'a AdapterUse>],
+    ) -> Option<(Changes<'a>, usize)> {
+        let ExpertTargets { first, max_rank } = self.adapters.filter(|_| !adapters.is_empty())?;
+        Some((Changes { kernel, team, grouping, top_k: self.top_k, adapters, max_rank }, first))
     }
 
     /// Applies the activation to the hidden layer of each pair, [pairs, intermediate_size]. With gates that holds their

@@ -7,7 +7,7 @@
 //! - [`Reader`]: the thread that reads them
 //! - [`pool`]: device slots for some of the experts of several layers
 //! - `grouping`: sorts rows by expert, so that the weights of an expert are read once for all of its rows
-//! - `cpu`: the CPU implementation
+//! - `cpu`: the CPU implementation; `low_rank`: adapters there
 //! - `gpu`: the GPU dispatches
 //! - [`mod@reference`]: the float64 reference
 //! - `cases`: test cases
@@ -20,6 +20,7 @@ mod cases;
 mod cpu;
 mod gpu;
 mod grouping;
+mod low_rank;
 pub mod matrix;
 mod op;
 pub mod pool;
@@ -35,6 +36,7 @@ use crate::glu::Activation;
 use crate::op::{Op, ShapeError};
 pub use cases::cases;
 pub use cpu::ExpertRows;
+pub use low_rank::ExpertTargets;
 pub use matrix::ExpertMatrix;
 pub use read_ahead::{NextLayer, ReadAhead};
 pub use reader::Reader;
@@ -80,6 +82,8 @@ pub struct Experts {
     top_k: usize,
     n_experts: usize,
     uses_slots: bool,
+    /// What of it adapters can change.
+    adapters: Option<ExpertTargets>,
 }
 
 impl Experts {
@@ -131,7 +135,20 @@ impl Experts {
                 expected: format!("between 1 and {n_experts}"),
             });
         }
-        Ok(Experts { gate, up, down, activation, weighting, top_k, n_experts, uses_slots: false })
+        Ok(Experts { gate, up, down, activation, weighting, top_k, n_experts, uses_slots: false, adapters: None })
+    }
+
+    /// The same experts with the changes of adapters, on the CPU only. The changes of a matrix are added to its product, after a
+    /// bias and before the activation or the weight of the route.
+    #[must_use]
+    pub fn with_adapters(self, adapters: Option<ExpertTargets>) -> Self {
+        Experts { adapters, ..self }
+    }
+
+    /// The number of matrices of an expert: two, or three with a gate.
+    #[must_use]
+    pub fn matrices_of_expert(&self) -> usize {
+        self.matrices().count()
     }
 
     /// The number of experts that a row can be routed to.
@@ -237,7 +254,7 @@ mod tests {
     }
 
     fn compute(experts: &Experts, kernel: Kernel, x: &[f32], routes: &[f32]) -> Vec<f32> {
-        let rows = ExpertRows { x, routes, rows: x.len() / 96 };
+        let rows = ExpertRows { x, routes, rows: x.len() / 96, adapters: &[] };
         let mut scratch = vec![f32::NAN; experts.scratch_len(kernel, rows.rows, 0)];
         let mut output = vec![f32::NAN; x.len()];
         experts.compute((kernel, ActivationBits::default(), Tuning::default()), &Solo, rows, &mut scratch, &mut output);

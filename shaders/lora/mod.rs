@@ -4,7 +4,7 @@
 //! - [`target`]: a projection that adapters change, and its changes on a device
 //! - [`LoraDelta`]: the op that adds the changes to the outputs of projections
 //! - `division`: the rows of a step by adapter
-//! - `kernel`: the two products of a change
+//! - `kernel`: the two products of a change; `products`: those of all changes of a step
 //! - `op`: the op on the CPU; `gpu`: its dispatches
 //! - `cases`, `reference`: test cases, and the float64 reference
 //!
@@ -12,10 +12,11 @@
 
 pub mod adapter;
 mod cases;
-mod division;
+pub(crate) mod division;
 mod gpu;
 mod kernel;
 mod op;
+pub(crate) mod products;
 mod reference;
 pub mod target;
 #[cfg(test)]

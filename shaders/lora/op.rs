@@ -1,15 +1,12 @@
-//! The op on the CPU: how the work is split into tasks.
+//! The op on the CPU: which rows it changes.
 
-use super::division::{Division, Panel};
-use super::kernel::{Expand, Shrink, TILE, expand, shrink};
+use super::division::{ChangedRow, Division, Panel};
+use super::products::{Outputs, expand_all, shrink_all};
 use super::{LoraDelta, Source, Target, gpu};
 use crate::cost::{Cost, CostArgs};
 use crate::cpu::{Kernel, SharedMut};
 use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
 use crate::op::{Batch, CpuArgs, Op, ShapeError};
-
-/// Strips of B of a task.
-const TASK_STRIPS: usize = 32;
 
 impl LoraDelta {
     /// The rows of all projections.
@@ -18,7 +15,7 @@ impl LoraDelta {
         for (part, target) in self.targets.iter().enumerate() {
             let used = |row| {
                 let used = batch.adapter_of(row, rows)?;
-                Some((used, used.adapter.change(target.index)?))
+                Some(ChangedRow { used, change: used.adapter.change(target.index)?, x_row: row })
             };
             division.add(part, (0..rows).map(used));
         }
@@ -37,7 +34,7 @@ impl LoraDelta {
     fn look_up(&self, args: &mut CpuArgs<'_>, division: &Division<'_>) {
         let (max_rank, tokens) = (self.max_rank(), args.batch.tokens);
         for Panel { change, rows, .. } in &division.panels {
-            for row in rows {
+            for (row, _) in rows {
                 for (k, h) in args.scratch[row * max_rank..][..change.rank()].iter_mut().enumerate() {
                     *h = change.a_row(k)[tokens[*row] as usize];
                 }
@@ -46,40 +43,24 @@ impl LoraDelta {
     }
 
     fn shrink(&self, args: &mut CpuArgs<'_>, division: &Division<'_>) {
-        let (kernel, max_rank, x) = (args.kernel, self.max_rank(), args.inputs[self.targets.len()]);
-        let tasks = division.tasks(|panel| panel.change.rank().div_ceil(TILE));
-        let part_len = (args.rows * max_rank).max(1);
-        let h: Vec<_> = args.scratch.chunks_mut(part_len).map(SharedMut::new).collect();
-        args.team.for_each(tasks.len(), &|task| {
-            let (panel, tile) = tasks[task];
-            let h = &h[panel.part];
-            shrink(kernel, &Shrink { change: panel.change, first: tile * TILE, rows: &panel.rows, x, h, max_rank });
-        });
+        let (max_rank, x) = (self.max_rank(), args.inputs[self.targets.len()]);
+        let h: Vec<_> = args.scratch.chunks_mut((args.rows * max_rank).max(1)).map(SharedMut::new).collect();
+        shrink_all((args.kernel, args.team), division, x, &h, max_rank);
     }
 
     /// Computes the outputs from `h`.
     fn expand(&self, args: &mut CpuArgs<'_>, division: &Division<'_>) {
-        let (kernel, max_rank, inputs) = (args.kernel, self.max_rank(), args.inputs);
-        let tasks = division.tasks(|panel| panel.change.strips().div_ceil(TASK_STRIPS));
-        let part_len = (args.rows * max_rank).max(1);
-        let h: Vec<&[f32]> = args.scratch.chunks(part_len).collect();
-        let z: Vec<_> = args.outputs.iter_mut().map(|output| SharedMut::new(output)).collect();
-        let unchanged = &division.unchanged;
-        args.team.for_each(unchanged.len() + tasks.len(), &|task| {
-            let Some((panel, number)) = task.checked_sub(unchanged.len()).map(|task| tasks[task]) else {
-                let (part, row) = unchanged[task];
-                let outputs = self.targets[part].outputs;
-                let start = row * outputs;
-                // SAFETY: each task writes its own rows, or its own columns of them.
-                unsafe { z[part].slice(start, outputs) }.copy_from_slice(&inputs[part][start..start + outputs]);
-                return;
-            };
-            let Panel { part, change, scaled: rows, .. } = panel;
-            let first = number * TASK_STRIPS;
-            let strips = first..change.strips().min(first + TASK_STRIPS);
-            let (y, h, z, outputs) = (inputs[*part], h[*part], &z[*part], self.targets[*part].outputs);
-            expand(kernel, &Expand { change, strips, rows, y, h, max_rank, outputs, z });
+        let max_rank = self.max_rank();
+        let h = args.scratch.chunks((args.rows * max_rank).max(1));
+        let values = args.inputs.iter().zip(args.outputs.iter_mut()).zip(&self.targets);
+        let parts = values.zip(h).map(|(((y, z), target), h)| Outputs {
+            y: Some(y),
+            h,
+            z: SharedMut::new(z),
+            outputs: target.outputs,
         });
+        let parts: Vec<Outputs<'_>> = parts.collect();
+        expand_all((args.kernel, args.team), division, &division.unchanged, &parts, max_rank);
     }
 }
 

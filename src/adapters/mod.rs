@@ -9,6 +9,7 @@
 
 pub mod projections;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -30,6 +31,8 @@ const VOCABULARY: [&str; 2] = [TOKEN_EMBEDDING, OUTPUT_HEAD];
 pub struct AdapterModel {
     architecture: String,
     projections: Vec<Projection>,
+    /// The numbers of the projections of each tensor.
+    by_tensor: HashMap<String, Vec<usize>>,
     /// The heads of each layer.
     heads: Vec<HeadCounts>,
     limits: AdapterLimits,
@@ -38,6 +41,8 @@ pub struct AdapterModel {
 /// Two matrices in the order of GGUF files.
 struct Matrices {
     tensor: String,
+    /// The expert whose matrices they are, of a tensor with a matrix for each expert.
+    expert: Option<usize>,
     /// [rank, columns]
     a: Arc<[f32]>,
     /// [outputs, rank]
@@ -53,7 +58,11 @@ impl AdapterModel {
         heads: Vec<HeadCounts>,
         limits: AdapterLimits,
     ) -> Self {
-        AdapterModel { architecture: architecture.to_owned(), projections, heads, limits }
+        let mut by_tensor: HashMap<String, Vec<usize>> = HashMap::new();
+        for (index, projection) in projections.iter().enumerate() {
+            by_tensor.entry(projection.tensor.clone()).or_default().push(index);
+        }
+        AdapterModel { architecture: architecture.to_owned(), projections, by_tensor, heads, limits }
     }
 
     /// How many adapters the model may have, and how large they may be.
@@ -108,7 +117,7 @@ impl AdapterModel {
         let (columns, rank) = (pair.columns(), pair.rank());
         let a = if pair.is_transposed { transposed(&a, rank) } else { a };
         let name = match &pair.weight {
-            WeightName::Gguf(name) => return Ok(Matrices { tensor: name.clone(), a: a.into(), b }),
+            WeightName::Gguf(name) => return Ok(Matrices { tensor: name.clone(), expert: None, a: a.into(), b }),
             WeightName::HuggingFace(name) => name,
         };
         let placed = self.place(name, pair)?;
@@ -122,7 +131,7 @@ impl AdapterModel {
             }
             None => a.into(),
         };
-        Ok(Matrices { tensor: placed.tensor, a, b })
+        Ok(Matrices { tensor: placed.tensor, expert: placed.expert, a, b })
     }
 
     /// Where the weight of a module is in GGUF files. Outside of layers only those of the vocabulary have a place.
@@ -145,32 +154,59 @@ impl AdapterModel {
         &self,
         changes: &mut [Option<LowRank>],
         pair: &LoraPair,
-        Matrices { tensor, a, b }: &Matrices,
+        matrices: &Matrices,
         scale: f32,
     ) -> Result<(), AdapterFault> {
         let rank = pair.rank();
-        let parts = || self.projections.iter().enumerate().filter(|(_, projection)| projection.tensor == *tensor);
+        let parts = self.parts(pair, matrices);
         let name = || pair.a.name.to_string();
-        let outputs: usize = parts().map(|(_, part)| part.rows.len()).sum();
-        let Some((_, first)) = parts().next() else {
-            let is_of_vocabulary = VOCABULARY.contains(&&**tensor);
-            return Err(match is_of_vocabulary && !self.limits.vocabulary {
-                true => AdapterFault::NoVocabulary { tensor: name() },
-                false => AdapterFault::NoTarget { tensor: name() },
-            });
+        let Some(first) = parts.first().map(|index| &self.projections[*index]) else {
+            return Err(self.no_target(name(), &matrices.tensor));
         };
-        let [rows, columns] = if pair.is_transposed { [first.columns, rank] } else { [rank, first.columns] };
-        check_shape(&pair.a, rows, columns)?;
-        check_shape(&pair.b, outputs, rank)?;
-        for (index, part) in parts() {
-            let b = &b[part.rows.start * rank..part.rows.end * rank];
-            let change = LowRank::new(Arc::clone(a), b, part.shape(), pair.scale * scale * part.factor);
+        let experts = pair.experts.unwrap_or(1);
+        // The parts are those of one matrix, or a matrix of each expert.
+        let all: usize = parts.iter().map(|index| self.projections[*index].rows.len()).sum();
+        let columns = first.columns;
+        let [rows, width] = if pair.is_transposed { [columns, rank] } else { [experts * rank, columns] };
+        check_shape(&pair.a, rows, width)?;
+        check_shape(&pair.b, all, rank)?;
+        for index in parts {
+            let part = &self.projections[index];
+            // Where the matrices of this expert begin.
+            let expert = part.expert.filter(|_| pair.experts.is_some()).unwrap_or(0);
+            let a = match pair.experts {
+                Some(_) => matrices.a[expert * rank * columns..][..rank * columns].into(),
+                None => Arc::clone(&matrices.a),
+            };
+            let start = expert * part.rows.len() + part.rows.start;
+            let b = &matrices.b[start * rank..][..part.rows.len() * rank];
+            let change = LowRank::new(a, b, part.shape(), pair.scale * scale * part.factor);
             if changes[index].is_some() {
                 return Err(AdapterFault::SameTarget { tensor: name() });
             }
             changes[index] = change;
         }
         Ok(())
+    }
+
+    /// The numbers of the projections that a pair changes.
+    fn parts(&self, pair: &LoraPair, matrices: &Matrices) -> Vec<usize> {
+        let is_meant = |index: &&usize| match (pair.experts, matrices.expert) {
+            (Some(_), _) => self.projections[**index].expert.is_some(),
+            (None, expert) => self.projections[**index].expert == expert,
+        };
+        self.by_tensor.get(&matrices.tensor).into_iter().flatten().filter(is_meant).copied().collect()
+    }
+
+    /// Why a tensor has no projection.
+    fn no_target(&self, tensor: String, target: &str) -> AdapterFault {
+        if VOCABULARY.contains(&target) && !self.limits.vocabulary {
+            return AdapterFault::NoVocabulary { tensor };
+        }
+        if target.ends_with("_exps.weight") && !self.limits.experts {
+            return AdapterFault::NoExperts { tensor };
+        }
+        AdapterFault::NoTarget { tensor }
     }
 }
 

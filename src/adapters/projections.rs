@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use cuelight_shaders::experts::ExpertTargets;
 use cuelight_shaders::lora::Target;
 
 use crate::engine::AdapterLimits;
@@ -17,7 +18,9 @@ pub const OUTPUT_HEAD: &str = "output.weight";
 pub struct Projection {
     /// The tensor, named as in GGUF files: `blk.0.attn_q.weight`.
     pub tensor: String,
-    /// Its rows, which are the projection's outputs.
+    /// The expert whose matrix it is, of a tensor with a matrix for each expert.
+    pub expert: Option<usize>,
+    /// Its rows, which are the projection's outputs; those of the matrix of an expert.
     pub rows: Range<usize>,
     /// Its columns.
     pub columns: usize,
@@ -58,6 +61,15 @@ impl Projections {
     /// The same for the token embedding and the output head; `None` where adapters must not change them.
     pub fn add_of_vocabulary(&mut self, projection: Projection) -> Option<Target> {
         if self.limits?.vocabulary { self.add(projection) } else { None }
+    }
+
+    /// The same for the matrices of all experts of a layer, in the order of [`ExpertTargets`]; `None` where adapters must not change
+    /// them.
+    pub fn add_of_experts(&mut self, matrices: impl Iterator<Item = Projection>) -> Option<ExpertTargets> {
+        let limits = self.limits.filter(|limits| limits.experts)?;
+        let targets = ExpertTargets { first: self.list.len(), max_rank: limits.max_rank };
+        self.list.extend(matrices);
+        Some(targets)
     }
 
     /// All projections, in order.

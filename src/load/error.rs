@@ -105,6 +105,12 @@ pub enum LoadError {
         /// The size of one expert.
         least_bytes: u64,
     },
+    /// Adapters of experts were requested for a model on a device that does not compute them.
+    #[error("adapters of experts need a model on the CPU, but the device is {device}")]
+    ExpertAdaptersWithoutCpu {
+        /// The chosen devices.
+        device: String,
+    },
     /// A model that generates blocks of tokens has a draft model.
     #[error("{path}: a draft model is of no use to a model that generates blocks of tokens")]
     DraftOfBlocks {

@@ -18,6 +18,7 @@ use crate::adapters::AdapterModel;
 use crate::backend::offload::WithExperts;
 use crate::cancel::LoadCancel;
 use crate::checkpoint::Checkpoint;
+use crate::device::ComputeDevice;
 use crate::embedding::{EmbeddingSpec, Pooling};
 use crate::engine::{AdapterLimits, CanvasLimits, Engine, EngineLimits, HiddenLimits};
 use crate::experts::HostExperts;
@@ -106,6 +107,10 @@ pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
         if value == 0 {
             return Err(LoadError::ZeroSetting { setting });
         }
+    }
+    let on_cpu = options.device.0.iter().all(|device| *device == ComputeDevice::Cpu);
+    if options.adapters.is_some_and(|adapters| adapters.experts) && !on_cpu {
+        return Err(LoadError::ExpertAdaptersWithoutCpu { device: options.device.to_string() });
     }
     let (checkpoint, pending_weights) = options.source.open()?;
     let model = ModelGraph::build_with(&*checkpoint, &build_options(options))?;

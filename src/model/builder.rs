@@ -153,7 +153,7 @@ impl<'a> Builder<'a> {
         x: ValueId,
     ) -> Result<Vec<ValueId>, BuildError> {
         let columns = self.graph.width(x);
-        let projections = weights.map(|(tensor, rows)| Projection { tensor, rows, columns, factor: 1.0 });
+        let projections = weights.map(|(tensor, rows)| Projection { tensor, expert: None, rows, columns, factor: 1.0 });
         let targets: Option<Vec<Target>> = projections.map(|projection| self.projections.add(projection)).collect();
         match targets {
             Some(targets) => Ok(self.graph.push(LoraDelta::new(targets), &[&ys[..], &[x]].concat())?),

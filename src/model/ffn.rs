@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use cuelight_shaders::cutoff::Cutoff;
 use cuelight_shaders::elementwise::{Activate, Add, GateRows};
-use cuelight_shaders::experts::{ExpertMatrix, Experts, Route};
+use cuelight_shaders::experts::{ExpertMatrix, ExpertTargets, Experts, Route};
 use cuelight_shaders::glu::{Activation, Glu};
 
 use super::arch::{FeedForward, SharedExpert};
 use super::builder::{BuildError, Builder};
 use super::error::ModelError;
 use super::layer::{DenseSizes, ExpertSizes, FeedForwardSpec};
+use crate::adapters::projections::Projection;
 use crate::graph::ValueId;
 
 /// Appends a layer's feed-forward.
@@ -146,7 +147,7 @@ impl ExpertLayer<'_> {
     fn op(self, builder: &mut Builder<'_>, width: usize) -> Result<Experts, BuildError> {
         let ExpertSizes { intermediate_size: intermediate, weighting, top_k, .. } = *self.sizes;
         let down = self.matrix(builder, "ffn_down_exps", width, intermediate)?;
-        Ok(match self.sizes.form {
+        let experts = match self.sizes.form {
             FeedForward::Gated(function) => {
                 let [gate, up] = self.gate_and_up(builder, intermediate, width)?;
                 Experts::new([gate, up, down], function, weighting, top_k)?
@@ -159,7 +160,36 @@ impl ExpertLayer<'_> {
                 let architecture = builder.family.architecture.to_owned();
                 return Err(ModelError::NoExperts { file: builder.weights.file(), architecture }.into());
             }
-        })
+        };
+        let targets = self.adapter_targets(builder, &experts)?;
+        Ok(experts.with_adapters(targets))
+    }
+
+    /// What of the experts adapters can change. Outputs of down are multiplied by factors of the file together with the weights of
+    /// routes, so the changes are divided by them.
+    fn adapter_targets(
+        self,
+        builder: &mut Builder<'_>,
+        experts: &Experts,
+    ) -> Result<Option<ExpertTargets>, BuildError> {
+        let factors = self.factors(builder, "ffn_down_exps")?;
+        let (hidden, intermediate) = (experts.hidden_size(), experts.intermediate_size());
+        let names = ["ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight"];
+        let names = &names[names.len() - experts.matrices_of_expert()..];
+        let (down, first) = names.split_last().map_or(("", names), |(down, first)| (*down, first));
+        let of_first = first.iter().map(|name| (*name, [intermediate, hidden], None));
+        let matrices = of_first.chain([(down, [hidden, intermediate], factors)]);
+        let projections = matrices.flat_map(|(name, [outputs, columns], factors)| {
+            let tensor = self.name(name);
+            (0..experts.n_experts()).map(move |expert| Projection {
+                tensor: tensor.clone(),
+                expert: Some(expert),
+                rows: 0..outputs,
+                columns,
+                factor: factors.as_ref().map_or(1.0, |factors| 1.0 / factors[expert]),
+            })
+        });
+        Ok(builder.projections.add_of_experts(projections))
     }
 
     /// The gate and up matrices of every expert; some files store both in one tensor.

@@ -18,6 +18,7 @@ pub(super) fn adapt_embedding(builder: &mut Builder<'_>, y: ValueId) -> Result<V
     }
     let projection = Projection {
         tensor: TOKEN_EMBEDDING.to_owned(),
+        expert: None,
         rows: 0..h.hidden_size,
         columns: h.vocab_size,
         factor: h.embedding_scale,
@@ -37,8 +38,13 @@ pub(super) fn adapt_head(builder: &mut Builder<'_>, [y, x]: [ValueId; 2], factor
     if h.denoising.is_some() {
         return Ok(y);
     }
-    let projection =
-        Projection { tensor: OUTPUT_HEAD.to_owned(), rows: 0..h.vocab_size, columns: h.hidden_size, factor };
+    let projection = Projection {
+        tensor: OUTPUT_HEAD.to_owned(),
+        expert: None,
+        rows: 0..h.vocab_size,
+        columns: h.hidden_size,
+        factor,
+    };
     match builder.projections.add_of_vocabulary(projection) {
         Some(target) => Ok(builder.graph.push_one(LoraDelta::new(vec![target]), &[y, x])?),
         None => Ok(y),

@@ -66,6 +66,8 @@ pub enum AdapterFault {
     NoTarget { tensor: String },
     #[error("tensor {tensor:?} changes the token embedding or the output head, for which the model reserves no memory")]
     NoVocabulary { tensor: String },
+    #[error("tensor {tensor:?} changes experts, for which the model reserves no memory")]
+    NoExperts { tensor: String },
     #[error("tensors {tensor:?} and another one change the same projection")]
     SameTarget { tensor: String },
     #[error("tensor {tensor:?} has the shape [{rows}, {columns}], but must be {expected}")]

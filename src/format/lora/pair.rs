@@ -28,6 +28,8 @@ pub struct LoraPair {
     pub is_transposed: bool,
     /// [outputs, rank]
     pub b: Weight,
+    /// The number of experts whose matrices follow each other in both: [experts, rank, columns] and [experts, outputs, rank].
+    pub experts: Option<usize>,
     /// The factor on the product.
     pub scale: f32,
 }
@@ -53,13 +55,20 @@ impl LoraFile {
     pub fn changes_vocabulary(&self) -> bool {
         self.pairs.iter().any(|pair| !pair.weight.is_of_layer())
     }
+
+    /// Whether it changes routed experts.
+    #[must_use]
+    pub fn changes_experts(&self) -> bool {
+        self.pairs.iter().any(|pair| pair.weight.is_of_experts())
+    }
 }
 
 impl LoraPair {
     /// The rank.
     #[must_use]
     pub fn rank(&self) -> usize {
-        if self.is_transposed { self.a.columns } else { self.a.rows }
+        let rows = if self.is_transposed { self.a.columns } else { self.a.rows };
+        rows / self.experts.unwrap_or(1).max(1)
     }
 
     /// The columns of the weight.
@@ -76,6 +85,15 @@ impl WeightName {
         match self {
             WeightName::Gguf(name) => name.starts_with("blk."),
             WeightName::HuggingFace(name) => layer_of(name).is_some(),
+        }
+    }
+
+    /// Whether it is a weight of routed experts.
+    #[must_use]
+    pub fn is_of_experts(&self) -> bool {
+        match self {
+            WeightName::Gguf(name) => name.ends_with("_exps.weight"),
+            WeightName::HuggingFace(name) => name.contains(".experts."),
         }
     }
 }

@@ -62,7 +62,7 @@ fn pairs(files: &Safetensors, config: &PeftConfig) -> Result<Vec<LoraPair>, Adap
             return Err(AdapterFault::Rank { tensor: name.clone(), found: a.rows, stated });
         }
         let weight = WeightName::HuggingFace(format!("{module}.weight"));
-        pairs.push(LoraPair { weight, a, is_transposed: false, b, scale });
+        pairs.push(LoraPair { weight, a, is_transposed: false, b, experts: None, scale });
     }
     Ok(pairs)
 }
