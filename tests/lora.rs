@@ -12,7 +12,7 @@ use cuelight_engine::engine::{
     AdapterLimits, AdapterUse, BLOCK_TOKENS, Engine, EngineError, LogitsWanted, Progress, SequenceRows, SequenceState,
     Step, StepId, TokenId,
 };
-use cuelight_engine::load::{self, Devices, KvType, LoadOptions};
+use cuelight_engine::load::{self, CpuExperts, Devices, KvType, LoadOptions};
 use serde::Deserialize;
 
 #[path = "support/runner.rs"]
@@ -160,17 +160,19 @@ fn adapters_on_a_device_give_the_log_probabilities_of_peft() {
     if !has_device() {
         return;
     }
-    for (base, name, device) in [
-        ("llama-shards", "llama-a", VULKAN[0]),
-        ("llama-shards", "llama-a", VULKAN[1]),
-        ("llama-shards", "llama-a", VULKAN[2]),
-        ("llama-shards", "llama-vocabulary", VULKAN[0]),
-        ("llama-shards", "llama-vocabulary", VULKAN[2]),
-        ("granite", "granite-vocabulary", VULKAN[0]),
-        ("qwen35", "qwen35", VULKAN[0]),
+    for (base, name, device, limits) in [
+        ("llama-shards", "llama-a", VULKAN[0], LIMITS),
+        ("llama-shards", "llama-a", VULKAN[1], LIMITS),
+        ("llama-shards", "llama-a", VULKAN[2], LIMITS),
+        ("llama-shards", "llama-vocabulary", VULKAN[0], WITH_VOCABULARY),
+        ("llama-shards", "llama-vocabulary", VULKAN[2], WITH_VOCABULARY),
+        ("granite", "granite-vocabulary", VULKAN[0], WITH_VOCABULARY),
+        ("qwen35", "qwen35", VULKAN[0], LIMITS),
+        ("qwen3moe-small", "qwen3moe-experts", VULKAN[0], WITH_EXPERTS),
+        ("mixtral-small", "mixtral-experts", VULKAN[2], WITH_EXPERTS),
     ] {
         let prompt = prompt(name);
-        let mut model = Model::load_on(device, &format!("hugging_face/{base}"), Some(WITH_VOCABULARY));
+        let mut model = Model::load_on(device, &format!("hugging_face/{base}"), Some(limits));
         let used = model.adapter(name, 1.0);
         let rows = model.run(&[(&prompt.tokens, Some(used)), (&prompt.tokens, None)]).unwrap();
         let [with, without] = [0, 1].map(|row| largest(&deltas(&rows[row], &prompt.tokens, &prompt.logprobs)));
@@ -218,25 +220,38 @@ fn eight_adapters_and_each_alone(device: &str) {
 
 #[test]
 fn adapters_of_experts_in_a_batch_give_the_bits_of_each_alone() {
+    expert_adapters_and_each_alone("cpu");
+}
+
+#[test]
+fn adapters_of_experts_on_a_device_give_the_bits_of_each_alone() {
+    if has_device() {
+        expert_adapters_and_each_alone("vulkan");
+    }
+}
+
+fn expert_adapters_and_each_alone(device: &str) {
     let prompt = prompt("qwen3moe-experts");
-    let mut model = Model::load("hugging_face/qwen3moe-small", Some(WITH_EXPERTS));
+    let mut model = Model::load_on(device, "hugging_face/qwen3moe-small", Some(WITH_EXPERTS));
     let adapters: Vec<AdapterUse> =
         (1..=4).map(|scale| model.adapter("qwen3moe-experts", scale as f32 / 2.0)).collect();
     let of = |index: usize| (&prompt.tokens[index..18 + 3 * index], adapters.get(index).cloned());
     let together = model.run(&(0..5).map(of).collect::<Vec<_>>()).unwrap();
     for (index, rows) in together.iter().enumerate() {
-        assert_same_bits(rows, &model.run(&[of(index)]).unwrap()[0], &format!("sequence {index}"));
+        let alone = model.run(&[of(index)]).unwrap();
+        assert_same_bits(rows, &alone[0], &format!("sequence {index} on {device}"));
     }
-    let plain = Model::load("hugging_face/qwen3moe-small", None).run(&[of(4)]).unwrap();
+    let plain = Model::load_on(device, "hugging_face/qwen3moe-small", None).run(&[of(4)]).unwrap();
     assert_same_bits(&together[4], &plain[0], "a sequence without an adapter");
 }
 
 #[test]
-fn adapters_of_experts_need_the_cpu() {
+fn adapters_of_experts_need_all_experts_on_the_device() {
     if has_device() {
-        let planned = load::plan(&options_on("cpu,vulkan:0", "hugging_face/qwen3moe-small", Some(WITH_EXPERTS)));
+        let on_device = options_on("vulkan", "hugging_face/qwen3moe-small", Some(WITH_EXPERTS));
+        let planned = load::plan(&LoadOptions { cpu_experts: CpuExperts::Layers(1), ..on_device });
         let error = planned.map(drop).unwrap_err().to_string();
-        assert!(error.contains("adapters of experts need a model on the CPU"), "{error}");
+        assert!(error.contains("some of them are left to the CPU"), "{error}");
     }
 }
 

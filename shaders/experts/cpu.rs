@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::grouping::Grouping;
-use super::low_rank::{Changes, ExpertTargets, Input};
+use super::low_rank::{Changes, Input};
 use super::{ExpertActivation, ExpertMatrix, Experts, RouteWeighting};
 use crate::activate::activate_in_place;
 use crate::cpu::{ActivationBits, Kernel, SharedMut, Team};
@@ -63,7 +63,7 @@ impl ScratchLayout {
             hidden: pairs * intermediate,
             up: if experts.gate.is_some() { pairs * intermediate } else { 0 },
             output: pairs * hidden,
-            low_rank: pairs * experts.adapters.map_or(0, |targets| targets.max_rank),
+            low_rank: pairs * experts.max_rank(),
         }
     }
 
@@ -172,16 +172,17 @@ impl Experts {
             Some(gate) => products.run([(gate, &mut *activated), (&self.up, &mut *up)], gathered, panels),
             None => products.run([(&self.up, &mut *activated)], gathered, panels),
         }
-        let changes = self.changes((kernel, team), &grouping, rows.adapters);
-        if let Some((changes, first_target)) = &changes {
-            let input = match self.weighting {
-                RouteWeighting::Output => Input::Rows(rows.x),
-                RouteWeighting::Input => Input::Pairs(gathered),
-            };
-            changes.add(*first_target, input, (activated, intermediate), h);
-            if self.gate.is_some() {
-                changes.add(first_target + self.n_experts, input, (up, intermediate), h);
-            }
+        let has_changes = !self.adapters.is_empty() && !rows.adapters.is_empty();
+        let changes = Changes { kernel, team, grouping: &grouping, top_k: self.top_k, adapters: rows.adapters };
+        let input = match self.weighting {
+            RouteWeighting::Output => Input::Rows(rows.x),
+            RouteWeighting::Input => Input::Pairs(gathered),
+        };
+        if has_changes {
+            changes.add(&self.adapters[0], input, activated, h);
+        }
+        if has_changes && self.gate.is_some() {
+            changes.add(&self.adapters[1], input, up, h);
         }
         self.activate((kernel, team), activated, up);
         let activated: &[f32] = activated;
@@ -191,22 +192,10 @@ impl Experts {
         }
         let panels = products.round(&[&self.down], Sources::each_once(pairs, &pair), rounded);
         products.run([(&self.down, &mut *down)], activated, panels);
-        if let Some((changes, first_target)) = &changes {
-            let of_down = first_target + (self.matrices().count() - 1) * self.n_experts;
-            changes.add(of_down, Input::Pairs(activated), (down, hidden), h);
+        if let Some(target) = self.adapters.last().filter(|_| has_changes) {
+            changes.add(target, Input::Pairs(activated), down, h);
         }
         self.add_up(kernel, team, rows, &grouping, down, output);
-    }
-
-    /// The changes of adapters if a row has one, and the number of the first matrix that they change.
-    fn changes<'a>(
-        &self,
-        (kernel, team): (Kernel, &'a dyn Team),
-        grouping: &'a Grouping,
-        adapters: &'a [Option<&'a AdapterUse>],
-    ) -> Option<(Changes<'a>, usize)> {
-        let ExpertTargets { first, max_rank } = self.adapters.filter(|_| !adapters.is_empty())?;
-        Some((Changes { kernel, team, grouping, top_k: self.top_k, adapters, max_rank }, first))
     }
 
     /// Applies the activation to the hidden layer of each pair, [pairs, intermediate_size]. With gates that holds their

@@ -8,7 +8,7 @@
 //! - [`pool`]: device slots for some of the experts of several layers
 //! - `grouping`: sorts rows by expert, so that the weights of an expert are read once for all of its rows
 //! - `cpu`: the CPU implementation; `low_rank`: adapters there
-//! - `gpu`: the GPU dispatches
+//! - `gpu`: the GPU dispatches; `adapted`: those of adapters
 //! - [`mod@reference`]: the float64 reference
 //! - `cases`: test cases
 //!
@@ -16,6 +16,7 @@
 //! [`matmul`](crate::matmul), however many rows use the expert. The results of a row's experts are added in the order
 //! of its routes.
 
+mod adapted;
 mod cases;
 mod cpu;
 mod gpu;
@@ -33,10 +34,10 @@ use std::any::Any;
 
 use crate::activate::Pointwise;
 use crate::glu::Activation;
+use crate::lora::target::Target;
 use crate::op::{Op, ShapeError};
 pub use cases::cases;
 pub use cpu::ExpertRows;
-pub use low_rank::ExpertTargets;
 pub use matrix::ExpertMatrix;
 pub use read_ahead::{NextLayer, ReadAhead};
 pub use reader::Reader;
@@ -82,8 +83,8 @@ pub struct Experts {
     top_k: usize,
     n_experts: usize,
     uses_slots: bool,
-    /// What of it adapters can change.
-    adapters: Option<ExpertTargets>,
+    /// The matrices that adapters can change: gate if there is one, up and down; or none.
+    adapters: Vec<Target>,
 }
 
 impl Experts {
@@ -135,14 +136,19 @@ impl Experts {
                 expected: format!("between 1 and {n_experts}"),
             });
         }
-        Ok(Experts { gate, up, down, activation, weighting, top_k, n_experts, uses_slots: false, adapters: None })
+        Ok(Experts { gate, up, down, activation, weighting, top_k, n_experts, uses_slots: false, adapters: Vec::new() })
     }
 
-    /// The same experts with the changes of adapters, on the CPU only. The changes of a matrix are added to its product, after a
-    /// bias and before the activation or the weight of the route.
+    /// The same experts with the changes of adapters of gate if there is one, up and down; or of none. The changes of a matrix are
+    /// added to its product, after a bias and before the activation or the weight of the route.
     #[must_use]
-    pub fn with_adapters(self, adapters: Option<ExpertTargets>) -> Self {
+    pub fn with_adapters(self, adapters: Vec<Target>) -> Self {
         Experts { adapters, ..self }
+    }
+
+    /// The largest rank of a change by an adapter.
+    fn max_rank(&self) -> usize {
+        self.adapters.iter().map(|target| target.max_rank).max().unwrap_or(0)
     }
 
     /// The number of matrices of an expert: two, or three with a gate.

@@ -5,6 +5,7 @@ use crate::cost::{Cost, CostArgs};
 use crate::cpu::{Kernel, Team};
 use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
 use crate::lora::adapter::AdapterUse;
+use crate::lora::target::Target;
 use crate::op::{CpuArgs, InputObserver, Op, ShapeError};
 use crate::weight::Weight;
 
@@ -24,6 +25,10 @@ impl Op for Experts {
         let mut weights: Vec<&Weight> = self.matrices().map(ExpertMatrix::tensor).collect();
         weights.dedup_by_key(|weight| &weight.name);
         weights
+    }
+
+    fn adapter_targets(&self) -> &[Target] {
+        &self.adapters
     }
 
     fn prepare_cpu(&mut self, kernel: Kernel, team: &dyn Team) {

@@ -35,9 +35,10 @@ impl Matrices {
 /// The cases of the op.
 #[must_use]
 pub fn cases() -> Vec<Case> {
-    let one = |outputs, columns, max_rank| vec![Target { index: 0, outputs, columns, max_rank }];
+    let one = |outputs, columns, max_rank| vec![Target { index: 0, count: 1, outputs, columns, max_rank }];
     let of_one_input = [40, 8, 24].iter().enumerate();
-    let several = of_one_input.map(|(index, outputs)| Target { index, outputs: *outputs, columns: 33, max_rank: 6 });
+    let several =
+        of_one_input.map(|(index, outputs)| Target { index, count: 1, outputs: *outputs, columns: 33, max_rank: 6 });
     vec![
         case("one column", one(1, 1, 1)),
         case("small", one(37, 70, 9)),
@@ -66,7 +67,7 @@ fn of_selected_rows(case: Case) -> Case {
 
 /// An embedding: the input of a row is 1 in the column of its token.
 fn of_tokens() -> Case {
-    let target = Target { index: 0, outputs: 37, columns: 11, max_rank: 9 };
+    let target = Target { index: 0, count: 1, outputs: 37, columns: 11, max_rank: 9 };
     let of_values = case("of tokens", vec![target.clone()]);
     let steps = of_values.steps.into_iter().enumerate().map(|(number, mut step)| {
         let rows = step.batch.tokens.len();

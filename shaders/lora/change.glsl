@@ -27,3 +27,8 @@ Change change_of(Step step, uint row, uint64_t slots, uint slot_bytes, uint colu
     uint64_t a = start + 16;
     return Change(rank, scale, a, a + uint64_t(rank) * columns * 4);
 }
+
+// B of an output and a rank.
+float b_value(Change change, uint o, uint k) {
+    return Floats(change.b + uint64_t(o / STRIP) * change.rank * STRIP * 4).at[k * STRIP + o % STRIP];
+}

@@ -30,11 +30,10 @@ void main() {
     Change change = change_of(step, row_there, slots, slot_bytes, columns);
     float value = y.at[row * outputs + o];
     if (change.rank > 0) {
-        Floats b = Floats(change.b + uint64_t(o / STRIP) * change.rank * STRIP * 4);
         float sum = 0.0;
         for (uint k = 0; k < change.rank; k++) {
             float value = OF_TOKENS ? Floats(change.a).at[k * columns + step.tokens.at[row_there]] : h.at[row * max_rank + k];
-            sum = fma(b.at[k * STRIP + o % STRIP], value, sum);
+            sum = fma(b_value(change, o, k), value, sum);
         }
         value = fma(sum, change.scale, value);
     }

@@ -27,7 +27,7 @@ fn adapter(seed: u64, shape: [usize; 2], rank: usize, scale: f32) -> Arc<Adapter
 }
 
 fn delta(index: usize, [outputs, columns]: [usize; 2], max_rank: usize) -> LoraDelta {
-    LoraDelta::new(vec![Target { index, outputs, columns, max_rank }])
+    LoraDelta::new(vec![Target { index, count: 1, outputs, columns, max_rank }])
 }
 
 /// Two threads that take turns: the tasks of each half in reverse.

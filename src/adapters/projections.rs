@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use cuelight_shaders::experts::ExpertTargets;
 use cuelight_shaders::lora::Target;
 
 use crate::engine::AdapterLimits;
@@ -53,7 +52,7 @@ impl Projections {
     /// The target of changes of the next projection; `None` without adapters.
     pub fn add(&mut self, projection: Projection) -> Option<Target> {
         let [outputs, columns] = projection.shape();
-        let target = Target { index: self.list.len(), outputs, columns, max_rank: self.limits?.max_rank };
+        let target = Target { index: self.list.len(), count: 1, outputs, columns, max_rank: self.limits?.max_rank };
         self.list.push(projection);
         Some(target)
     }
@@ -63,13 +62,23 @@ impl Projections {
         if self.limits?.vocabulary { self.add(projection) } else { None }
     }
 
-    /// The same for the matrices of all experts of a layer, in the order of [`ExpertTargets`]; `None` where adapters must not change
-    /// them.
-    pub fn add_of_experts(&mut self, matrices: impl Iterator<Item = Projection>) -> Option<ExpertTargets> {
-        let limits = self.limits.filter(|limits| limits.experts)?;
-        let targets = ExpertTargets { first: self.list.len(), max_rank: limits.max_rank };
-        self.list.extend(matrices);
-        Some(targets)
+    /// The same for a matrix of all experts of a layer, each with a factor; `None` where adapters must not change experts.
+    pub fn add_of_experts(
+        &mut self,
+        tensor: &str,
+        [outputs, columns]: [usize; 2],
+        factors: impl ExactSizeIterator<Item = f32>,
+    ) -> Option<Target> {
+        let max_rank = self.limits.filter(|limits| limits.experts)?.max_rank;
+        let target = Target { index: self.list.len(), count: factors.len(), outputs, columns, max_rank };
+        self.list.extend(factors.enumerate().map(|(expert, factor)| Projection {
+            tensor: tensor.to_owned(),
+            expert: Some(expert),
+            rows: 0..outputs,
+            columns,
+            factor,
+        }));
+        Some(target)
     }
 
     /// All projections, in order.

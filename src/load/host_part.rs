@@ -174,6 +174,7 @@ fn fewest_on_host(
         let cache = options.expert_cache_bytes.filter(|_| count > 0).unwrap_or(0);
         let plan = memory::plan(&MemoryRequest {
             weights_bytes: weights + cache,
+            adapter_bytes: whole.adapters,
             scratch_bytes: whole.scratch + if count > 0 { exchanged.unwrap_or(0) } else { 0 },
             block_bytes: whole.kv_block,
             slot_bytes: whole.state_slot,

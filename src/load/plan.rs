@@ -18,7 +18,6 @@ use crate::adapters::AdapterModel;
 use crate::backend::offload::WithExperts;
 use crate::cancel::LoadCancel;
 use crate::checkpoint::Checkpoint;
-use crate::device::ComputeDevice;
 use crate::embedding::{EmbeddingSpec, Pooling};
 use crate::engine::{AdapterLimits, CanvasLimits, Engine, EngineLimits, HiddenLimits};
 use crate::experts::HostExperts;
@@ -108,10 +107,6 @@ pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
             return Err(LoadError::ZeroSetting { setting });
         }
     }
-    let on_cpu = options.device.0.iter().all(|device| *device == ComputeDevice::Cpu);
-    if options.adapters.is_some_and(|adapters| adapters.experts) && !on_cpu {
-        return Err(LoadError::ExpertAdaptersWithoutCpu { device: options.device.to_string() });
-    }
     let (checkpoint, pending_weights) = options.source.open()?;
     let model = ModelGraph::build_with(&*checkpoint, &build_options(options))?;
     check_canvases(&model, &*checkpoint, options)?;
@@ -128,6 +123,9 @@ pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
         ..memory_request(&model, options, &limits)
     };
     let division = engine::divide(model, options, &limits, &request)?;
+    if options.adapters.is_some_and(|adapters| adapters.experts) && division.host.is_some() {
+        return Err(LoadError::ExpertAdaptersOnHost { device: options.device.to_string() });
+    }
     limits.device = division.describe(options);
     Ok(Draft { options: options.clone(), checkpoint, pending_weights, division, limits, request, card, adapters })
 }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use cuelight_shaders::cutoff::Cutoff;
 use cuelight_shaders::elementwise::{Activate, Add, GateRows};
-use cuelight_shaders::experts::{ExpertMatrix, ExpertTargets, Experts, Route};
+use cuelight_shaders::experts::{ExpertMatrix, Experts, Route};
 use cuelight_shaders::glu::{Activation, Glu};
+use cuelight_shaders::lora::Target;
 
 use super::arch::{FeedForward, SharedExpert};
 use super::builder::{BuildError, Builder};
 use super::error::ModelError;
 use super::layer::{DenseSizes, ExpertSizes, FeedForwardSpec};
-use crate::adapters::projections::Projection;
 use crate::graph::ValueId;
 
 /// Appends a layer's feed-forward.
@@ -167,29 +167,23 @@ impl ExpertLayer<'_> {
 
     /// What of the experts adapters can change. Outputs of down are multiplied by factors of the file together with the weights of
     /// routes, so the changes are divided by them.
-    fn adapter_targets(
-        self,
-        builder: &mut Builder<'_>,
-        experts: &Experts,
-    ) -> Result<Option<ExpertTargets>, BuildError> {
+    fn adapter_targets(self, builder: &mut Builder<'_>, experts: &Experts) -> Result<Vec<Target>, BuildError> {
         let factors = self.factors(builder, "ffn_down_exps")?;
         let (hidden, intermediate) = (experts.hidden_size(), experts.intermediate_size());
-        let names = ["ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight"];
-        let names = &names[names.len() - experts.matrices_of_expert()..];
-        let (down, first) = names.split_last().map_or(("", names), |(down, first)| (*down, first));
-        let of_first = first.iter().map(|name| (*name, [intermediate, hidden], None));
-        let matrices = of_first.chain([(down, [hidden, intermediate], factors)]);
-        let projections = matrices.flat_map(|(name, [outputs, columns], factors)| {
-            let tensor = self.name(name);
-            (0..experts.n_experts()).map(move |expert| Projection {
-                tensor: tensor.clone(),
-                expert: Some(expert),
-                rows: 0..outputs,
-                columns,
-                factor: factors.as_ref().map_or(1.0, |factors| 1.0 / factors[expert]),
-            })
+        let stems = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"];
+        let stems = &stems[stems.len() - experts.matrices_of_expert()..];
+        let targets = stems.iter().map(|stem| {
+            let is_down = *stem == "ffn_down_exps";
+            let shape = if is_down { [hidden, intermediate] } else { [intermediate, hidden] };
+            let factor = |expert: usize| match &factors {
+                Some(factors) if is_down => 1.0 / factors[expert],
+                _ => 1.0,
+            };
+            let tensor = self.name(&format!("{stem}.weight"));
+            builder.projections.add_of_experts(&tensor, shape, (0..experts.n_experts()).map(factor))
         });
-        Ok(builder.projections.add_of_experts(projections))
+        let targets: Option<Vec<Target>> = targets.collect();
+        Ok(targets.unwrap_or_default())
     }
 
     /// The gate and up matrices of every expert; some files store both in one tensor.

@@ -108,7 +108,10 @@ impl AdapterSlots {
         for (number, target) in self.targets.iter().enumerate() {
             let (buffer, start) = self.arena.buffer_and_offset(number);
             let start = start + target.slot_bytes() * slot as u64;
-            self.upload.write(buffer, start, &target.slot_content(adapter))?;
+            for matrix in 0..target.count {
+                let start = start + target.change_bytes() * matrix as u64;
+                self.upload.write(buffer, start, &target.content(adapter, matrix))?;
+            }
         }
         self.upload.finish()?;
         self.held[slot].adapter = Some(adapter.id());
