@@ -17,7 +17,7 @@ pub struct OfAdapter {
 pub struct AdapterCounts(BTreeMap<Arc<str>, OfAdapter>);
 
 impl AdapterCounts {
-    /// So many sequences, all without an adapter.
+    /// The numbers of running and waiting sequences, none of which has an adapter.
     #[must_use]
     pub fn new(running: usize, waiting: usize) -> Self {
         AdapterCounts(BTreeMap::from([("".into(), OfAdapter { running, waiting })]))

@@ -197,7 +197,6 @@ mod tests {
             denoised: &[DenoiseParams { temperature: 0.5, sampling: RowSamplingParams::GREEDY }],
             adapters: &[None, Some(&used)],
             adapter_slots: &[0, 6],
-            ..Batch::default()
         };
         let written = layout.write(&batch, &mut words);
         assert_eq!(words[..4], [3, 2, 2, 1]);
