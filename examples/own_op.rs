@@ -9,7 +9,8 @@ use std::error::Error;
 use cuelight_engine::backend::cpu::CpuStage;
 use cuelight_engine::backend::stage::StagedEngine;
 use cuelight_engine::engine::{
-    BLOCK_TOKENS, Engine, EngineLimits, HiddenLimits, LogitsWanted, Progress, SequenceRows, Step, StepId, TokenId,
+    AdapterLimits, BLOCK_TOKENS, Engine, EngineLimits, HiddenLimits, LogitsWanted, Progress, SequenceRows, Step,
+    StepId, TokenId,
 };
 use cuelight_engine::graph::Graph;
 use cuelight_engine::load::Kernel;
@@ -69,7 +70,7 @@ pub fn engine(text: &[u8]) -> Result<impl Engine, Box<dyn Error>> {
         context_tokens: CONTEXT,
         kv_blocks: CONTEXT / BLOCK_TOKENS,
         state_slots: 0,
-        max_adapter_rank: 0,
+        adapters: AdapterLimits::default(),
         max_batched_tokens: CONTEXT,
         max_sequences: 1,
         max_logits_rows: CONTEXT,

@@ -8,6 +8,7 @@
 use crate::gpu::RowCount;
 use crate::kv::{KvShape, KvType};
 use crate::layer_state::LayerState;
+use crate::lora::adapter::AdapterUse;
 use crate::op::{Batch, DenoiseParams, Op};
 
 /// An op and its expected results.
@@ -76,6 +77,15 @@ pub struct CaseBatch {
     pub canvases: Vec<bool>,
     /// `[selected]`, or empty
     pub denoised: Vec<DenoiseParams>,
+    /// `[sequences]`, or empty
+    pub adapters: Vec<Option<AdapterUse>>,
+}
+
+/// What a [`Batch`] of a case refers to by sequence.
+#[derive(Debug, Clone, Default)]
+pub struct OfSequences<'a> {
+    tables: Vec<&'a [u32]>,
+    adapters: Vec<Option<&'a AdapterUse>>,
 }
 
 /// An expected value.
@@ -177,20 +187,24 @@ impl CaseBatch {
         }
     }
 
-    /// The block tables, for [`CaseBatch::as_batch`].
+    /// The block tables and adapters, for [`CaseBatch::as_batch`].
     #[must_use]
-    pub fn tables(&self) -> Vec<&[u32]> {
-        self.block_tables.iter().map(Vec::as_slice).collect()
+    pub fn of_sequences(&self) -> OfSequences<'_> {
+        OfSequences {
+            tables: self.block_tables.iter().map(Vec::as_slice).collect(),
+            adapters: self.adapters.iter().map(Option::as_ref).collect(),
+        }
     }
 
     /// The rows in the form that ops read.
     #[must_use]
-    pub fn as_batch<'a>(&'a self, tables: &'a [&'a [u32]]) -> Batch<'a> {
+    pub fn as_batch<'a>(&'a self, of_sequences: &'a OfSequences<'a>) -> Batch<'a> {
         Batch {
             tokens: &self.tokens,
             positions: &self.positions,
             sequences: &self.sequences,
-            block_tables: tables,
+            block_tables: &of_sequences.tables,
+            adapters: &of_sequences.adapters,
             selected: &self.selected,
             hidden: &self.hidden,
             state_from: &self.state_from,

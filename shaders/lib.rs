@@ -34,7 +34,6 @@ pub mod gpu;
 pub mod kv;
 pub mod lanes;
 pub mod layer_state;
-pub mod lora;
 #[cfg(target_arch = "aarch64")]
 pub mod neon;
 pub mod op;
@@ -67,6 +66,7 @@ pub mod gated_delta;
 pub mod glu;
 pub mod heads;
 pub mod layer_norm;
+pub mod lora;
 pub mod match_magnitude;
 pub mod matmul;
 pub mod mix_streams;

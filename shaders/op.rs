@@ -22,6 +22,7 @@ use crate::cost::{Cost, CostArgs};
 use crate::cpu::{ActivationBits, Kernel, Team};
 use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
 use crate::kv::KvCache;
+use crate::lora::target::Target;
 use crate::recurrent::StateCache;
 use crate::tuning::Tuning;
 use crate::weight::Weight;
@@ -76,6 +77,11 @@ pub trait Op: Any + Send + Sync + std::fmt::Debug {
     /// The layer whose keys and values or recurrent state the op reads and writes, if it does.
     fn state_layer(&self) -> Option<usize> {
         None
+    }
+
+    /// The projections whose changes by adapters the op adds.
+    fn adapter_targets(&self) -> &[Target] {
+        &[]
     }
 
     /// Which rows the outputs have, if not all.

@@ -53,7 +53,7 @@ mod tests {
             activation_bits: ActivationBits::default(),
             tuning: Tuning::default(),
             team: &Solo,
-            batch: step.batch.as_batch(&step.batch.tables()),
+            batch: step.batch.as_batch(&step.batch.of_sequences()),
             kv,
             states,
             rows,

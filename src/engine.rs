@@ -7,6 +7,7 @@
 //! A step is resumable. [`Engine::begin`] runs until the step is done or needs experts that are computed elsewhere. In the
 //! second case it returns an [`ExpertJob`], and [`Engine::resume`] continues with the result.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -184,6 +185,13 @@ impl Step {
         if adapters.iter().any(Option::is_some) { adapters } else { Vec::new() }
     }
 
+    /// The different adapters of the sequences, by their number.
+    #[must_use]
+    pub fn distinct_adapters(&self) -> BTreeMap<u64, &Adapter> {
+        let used = self.sequences.iter().filter_map(|sequence| sequence.adapter.as_ref());
+        used.map(|used| (used.adapter.id(), &*used.adapter)).collect()
+    }
+
     /// The number of rows whose logits are computed.
     #[must_use]
     pub fn logits_rows(&self) -> usize {
@@ -338,8 +346,8 @@ pub struct EngineLimits {
     pub kv_blocks: usize,
     /// Number of slots for recurrent state, numbered from 0; 0 for a model without recurrent state.
     pub state_slots: usize,
-    /// The largest rank of an adapter of a sequence; 0 for a model that was loaded without adapters.
-    pub max_adapter_rank: usize,
+    /// The adapters of the sequences of a step.
+    pub adapters: AdapterLimits,
     /// Maximum rows of a step.
     pub max_batched_tokens: usize,
     /// Maximum sequences of a step.
@@ -354,6 +362,20 @@ pub struct EngineLimits {
     pub canvas: Option<CanvasLimits>,
     /// A description of the device: "cpu (avx2, 2 threads)".
     pub device: String,
+}
+
+/// How many adapters a model may have, and how large they may be; 0 for a model without adapters. Their memory is reserved when
+/// the model is planned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AdapterLimits {
+    /// Most adapters in memory at the same time, and in a step.
+    pub slots: usize,
+    /// The largest rank of an adapter.
+    pub max_rank: usize,
+    /// Whether they may change the token embedding and the output head.
+    pub vocabulary: bool,
+    /// Whether they may change routed experts.
+    pub experts: bool,
 }
 
 /// The hidden values that an engine returns.

@@ -122,7 +122,7 @@ impl HostExperts {
             return Err(ExpertJobError::NotRows { layer: job.layer, hidden, routes });
         }
         let mut output = vec![0.0; job.hidden.len()];
-        let expert_rows = ExpertRows { x: &job.hidden, routes: &job.routes, rows };
+        let expert_rows = ExpertRows { x: &job.hidden, routes: &job.routes, rows, adapters: &[] };
         let team = Yielding { team: &self.team, yield_hint };
         let settings = (self.kernel, self.activation_bits, self.tuning);
         if experts.is_left_in_file() {

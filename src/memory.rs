@@ -21,6 +21,8 @@ pub struct MemoryPlan {
     pub scratch_bytes: u64,
     /// The tokenizer.
     pub text_bytes: u64,
+    /// Adapters.
+    pub adapter_bytes: u64,
     /// The texts and results of requests.
     pub request_bytes: u64,
     /// Copies of KV blocks in host memory.
@@ -60,6 +62,8 @@ pub struct Pool {
     pub scratch_bytes: u64,
     /// The tokenizer.
     pub text_bytes: u64,
+    /// Adapters.
+    pub adapter_bytes: u64,
     /// The texts and results of requests.
     pub request_bytes: u64,
     /// Copies of KV blocks in host memory.
@@ -79,6 +83,7 @@ impl Pool {
             + self.state_bytes
             + self.scratch_bytes
             + self.text_bytes
+            + self.adapter_bytes
             + self.request_bytes
             + self.tier_bytes
             + self.draft_bytes
@@ -126,6 +131,7 @@ impl MemoryPlan {
                     other.state_bytes += pool.state_bytes;
                     other.scratch_bytes += pool.scratch_bytes;
                     other.text_bytes += pool.text_bytes;
+                    other.adapter_bytes += pool.adapter_bytes;
                     other.request_bytes += pool.request_bytes;
                     other.tier_bytes += pool.tier_bytes;
                     other.draft_bytes += pool.draft_bytes;
@@ -158,6 +164,7 @@ impl MemoryPlan {
             state_bytes: sum(|pool| pool.state_bytes),
             scratch_bytes: sum(|pool| pool.scratch_bytes),
             text_bytes: sum(|pool| pool.text_bytes),
+            adapter_bytes: sum(|pool| pool.adapter_bytes),
             request_bytes: sum(|pool| pool.request_bytes),
             tier_bytes: sum(|pool| pool.tier_bytes),
             draft_bytes: sum(|pool| pool.draft_bytes),
@@ -181,6 +188,7 @@ impl MemoryPlan {
             + self.state_bytes
             + self.scratch_bytes
             + self.text_bytes
+            + self.adapter_bytes
             + self.request_bytes
             + self.tier_bytes
             + self.draft_bytes
@@ -214,6 +222,7 @@ impl fmt::Display for MemoryPlan {
         let others = [
             ("KV tiers", self.tier_bytes),
             ("text    ", self.text_bytes),
+            ("adapters", self.adapter_bytes),
             ("requests", self.request_bytes),
             ("draft   ", self.draft_bytes),
         ];
@@ -248,6 +257,7 @@ impl fmt::Display for MemoryPlan {
             let others = [
                 ("state", pool.state_bytes),
                 ("text", pool.text_bytes),
+                ("adapters", pool.adapter_bytes),
                 ("requests", pool.request_bytes),
                 ("KV tiers", pool.tier_bytes),
                 ("draft model", pool.draft_bytes),
@@ -294,6 +304,8 @@ pub struct MemoryRequest {
     pub scratch_bytes: u64,
     /// Bytes of the tokenizer, in host memory.
     pub text_bytes: u64,
+    /// Bytes of adapters.
+    pub adapter_bytes: u64,
     /// Bytes of the texts and results of requests, in host memory.
     pub request_bytes: u64,
     /// Bytes for copies of KV blocks, in host memory.
@@ -367,7 +379,7 @@ pub enum TooLarge {
         kv_bytes: u64,
         /// Bytes of scratch.
         scratch_bytes: u64,
-        /// Bytes of the tokenizer, of requests and of copies of KV blocks.
+        /// Bytes of the tokenizer, of adapters, of requests and of copies of KV blocks.
         text_bytes: u64,
         /// Bytes of the draft model.
         draft_bytes: u64,
@@ -420,7 +432,7 @@ pub fn plan(request: &MemoryRequest) -> Result<MemoryPlan, TooLarge> {
     let shortest = request.context_tokens.unwrap_or(context.min(SHORTEST_CONTEXT));
 
     let usable = request.limit_bytes.or(request.available_bytes.map(usable));
-    let text_bytes = request.text_bytes + request.request_bytes + request.tier_bytes;
+    let text_bytes = request.text_bytes + request.adapter_bytes + request.request_bytes + request.tier_bytes;
     let draft_bytes = request.draft_bytes;
     let other_bytes = request.weights_bytes + request.scratch_bytes + text_bytes + draft_bytes;
     let left = usable.map_or(u64::MAX, |usable| usable.saturating_sub(other_bytes));
@@ -464,6 +476,7 @@ pub fn plan(request: &MemoryRequest) -> Result<MemoryPlan, TooLarge> {
         state_bytes,
         scratch_bytes: request.scratch_bytes,
         text_bytes: request.text_bytes,
+        adapter_bytes: request.adapter_bytes,
         request_bytes: request.request_bytes,
         tier_bytes: request.tier_bytes,
         draft_bytes,
@@ -579,6 +592,7 @@ mod tests {
             weights_bytes: 100 * MIB,
             scratch_bytes: 10 * MIB,
             text_bytes: 0,
+            adapter_bytes: 0,
             request_bytes: 0,
             tier_bytes: 0,
             draft_bytes: 0,

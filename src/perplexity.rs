@@ -231,7 +231,7 @@ impl<'a, E: Engine> Scorer<'a, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{EngineLimits, ExpertResult, HiddenLimits, StepOutput};
+    use crate::engine::{AdapterLimits, EngineLimits, ExpertResult, HiddenLimits, StepOutput};
 
     /// After token t, token t + 1 of four has probability 3/4, and each of the others 1/12.
     struct Counting {
@@ -241,7 +241,7 @@ mod tests {
 
     fn counting(max_batched_tokens: usize, max_logits_rows: usize) -> Counting {
         let limits = EngineLimits {
-            max_adapter_rank: 0,
+            adapters: AdapterLimits::default(),
             vocab_size: 4,
             context_tokens: 32,
             kv_blocks: 2,

@@ -130,3 +130,45 @@ async fn adapters_are_loaded_used_and_unloaded_at_run_time() {
     assert!(with_b != with_a && with_b != base);
     assert_eq!(complete(&server, "base", 16).await.unwrap(), base);
 }
+
+/// The value of a metric's sample; `None` if it is not scraped.
+fn sample(text: &str, series: &str) -> Option<f64> {
+    let line = text.lines().find(|line| line.rsplit_once(' ').is_some_and(|(name, _)| name == series))?;
+    line.rsplit_once(' ')?.1.parse().ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_show_which_adapters_requests_use() {
+    let [a, b] = [("a", "llama-a"), ("b", "llama-b")].map(|(name, path)| format!("{name}={}", adapter(path)));
+    let flags = ["--lora", &a, "--lora", &b, "--metrics-compat", "vllm", "--max-seqs", "1"];
+    let server = start(&flags).await;
+    let of = |adapter: &str, state: &str| {
+        format!(r#"cuelight_adapter_requests{{model="base",replica="0",adapter="{adapter}",state="{state}"}}"#)
+    };
+    let info = |running: &str, waiting: &str| {
+        let names = format!(r#"running_lora_adapters="{running}",waiting_lora_adapters="{waiting}""#);
+        format!(r#"vllm:lora_requests_info{{model_name="base",max_lora="2",{names}}}"#)
+    };
+    let (_, text) = server.get("/metrics").await;
+    assert_eq!(sample(&text, r#"cuelight_adapter_slots{model="base",replica="0"}"#), Some(2.0), "{text}");
+    assert!(sample(&text, &info("", "")).is_some_and(|time| time > 1.7e9), "{text}");
+
+    // One sequence runs at a time, so the other request waits.
+    let scraped = async {
+        loop {
+            let (_, text) = server.get("/metrics").await;
+            if [info("a", "b"), info("b", "a")].iter().any(|series| sample(&text, series).is_some()) {
+                return text;
+            }
+        }
+    };
+    let both = async { tokio::join!(complete(&server, "a", 400), complete(&server, "b", 400)) };
+    let (text, answers) = tokio::join!(scraped, both);
+    assert!(answers.0.is_ok() && answers.1.is_ok());
+    let counts =
+        ["a", "b"].map(|name| ["running", "waiting"].map(|state| sample(&text, &of(name, state)).unwrap_or(0.0)));
+    assert!(counts == [[1.0, 0.0], [0.0, 1.0]] || counts == [[0.0, 1.0], [1.0, 0.0]], "{counts:?}");
+    let (_, text) = server.get("/metrics").await;
+    assert_eq!(sample(&text, &of("a", "running")), Some(0.0));
+    assert!(sample(&text, &info("", "")).is_some(), "{text}");
+}

@@ -23,7 +23,8 @@ use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
 use cuelight::pipeline::simulation::{SimulatedModel, tokenizer};
 use cuelight::trace::{self, Tracer};
 use cuelight_engine::engine::{
-    Engine, EngineError, EngineLimits, ExpertJob, ExpertResult, HiddenLimits, Progress, Step, StepId, StepOutput,
+    AdapterLimits, Engine, EngineError, EngineLimits, ExpertJob, ExpertResult, HiddenLimits, Progress, Step, StepId,
+    StepOutput,
 };
 use cuelight_engine::experts::HostExperts;
 use cuelight_engine::load::{Kernel, LoadCancel, LoadProgress, LoadedModel};
@@ -135,7 +136,7 @@ impl ModelSource for CardModel {
     ) -> Result<LoadedModel<CardEngine>, SourceError> {
         let simulated = SimulatedModel::new(tokenizer()).load(cancel, progress)?;
         let limits = EngineLimits {
-            max_adapter_rank: 0,
+            adapters: AdapterLimits::default(),
             vocab_size: VOCABULARY,
             context_tokens: 4096,
             kv_blocks: 4096,

@@ -21,7 +21,7 @@ use cuelight::pipeline::policy::{
 use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
 use cuelight::pipeline::simulation::{SimulatedModel, tokenizer};
 use cuelight::trace::{self, Tracer};
-use cuelight_engine::engine::{EngineLimits, HiddenLimits, RowSamplingParams};
+use cuelight_engine::engine::{AdapterLimits, EngineLimits, HiddenLimits, RowSamplingParams};
 
 mod common;
 
@@ -36,7 +36,7 @@ fn endless(streams: usize) -> SimulatedModel {
 
 fn limits(streams: usize, vocab_size: usize) -> EngineLimits {
     EngineLimits {
-        max_adapter_rank: 0,
+        adapters: AdapterLimits::default(),
         vocab_size,
         context_tokens: 4096,
         kv_blocks: streams * 256,

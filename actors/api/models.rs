@@ -223,6 +223,7 @@ fn describe_memory(memory: &MemoryPlan) -> Value {
         "state_bytes": memory.state_bytes,
         "scratch_bytes": memory.scratch_bytes,
         "text_bytes": memory.text_bytes,
+        "adapter_bytes": memory.adapter_bytes,
         "request_bytes": memory.request_bytes,
         "tier_bytes": memory.tier_bytes,
         "draft_bytes": memory.draft_bytes,

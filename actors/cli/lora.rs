@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use cuelight_engine::adapters::AdapterLimits;
+use cuelight_engine::engine::AdapterLimits;
 use cuelight_engine::format::lora::LoraFile;
 
 use super::CliError;
@@ -25,9 +25,12 @@ pub fn of_config(config: &Config) -> Result<Option<(Vec<AdapterSpec>, AdapterLim
     if let Some((_, spec)) = doubled {
         return Err(CliError::Usage(format!("two adapters have the name {}", spec.name)));
     }
-    let mut largest = 1;
+    let (mut largest, mut vocabulary, mut experts) = (1, config.lora_vocabulary, config.lora_experts);
     for spec in &specs {
-        largest = largest.max(LoraFile::open(&spec.path).map_err(CliError::other)?.max_rank());
+        let file = LoraFile::open(&spec.path).map_err(CliError::other)?;
+        largest = largest.max(file.max_rank());
+        vocabulary |= file.changes_vocabulary();
+        experts |= file.changes_experts();
     }
     let may_load = config.allow_lora_loading;
     let slots = config.lora_slots.map(NonZeroUsize::get);
@@ -37,5 +40,5 @@ pub fn of_config(config: &Config) -> Result<Option<(Vec<AdapterSpec>, AdapterLim
     }
     let max_rank = config.lora_max_rank.map(NonZeroUsize::get);
     let max_rank = max_rank.unwrap_or(if may_load { largest.max(RANK) } else { largest });
-    Ok((slots > 0).then_some((specs, AdapterLimits { slots, max_rank })))
+    Ok((slots > 0).then_some((specs, AdapterLimits { slots, max_rank, vocabulary, experts })))
 }

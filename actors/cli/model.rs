@@ -218,9 +218,10 @@ fn print_line(plan: &LoadPlan, context: &Context) {
     let some =
         |name: &str, bytes: u64| if bytes > 0 { format!(", {name} {}", format_bytes(bytes)) } else { String::new() };
     let (state, draft) = (some("state", memory.state_bytes), some("draft model", memory.draft_bytes));
+    let adapters = some("adapters", memory.adapter_bytes);
     let tokens = memory.context_tokens;
     context.terminal.notice(&format!(
-        "{}: {total} of memory (weights {weights}, KV cache {kv} for {tokens} tokens{state}, scratch {scratch}, text {text}{draft})",
+        "{}: {total} of memory (weights {weights}, KV cache {kv} for {tokens} tokens{state}, scratch {scratch}, text {text}{adapters}{draft})",
         describe(std::slice::from_ref(plan))
     ));
 }

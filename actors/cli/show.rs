@@ -162,6 +162,7 @@ fn as_json(
             "state_bytes": memory.state_bytes,
             "scratch_bytes": memory.scratch_bytes,
             "text_bytes": memory.text_bytes,
+            "adapter_bytes": memory.adapter_bytes,
             "available_bytes": memory.available_bytes,
             "kv_blocks": memory.kv_blocks,
             "state_slots": memory.state_slots,

@@ -227,6 +227,10 @@ settings! { |home|
         lora_slots: Option<NonZeroUsize> = None, "N", advanced = true;
         /// Largest rank of an adapter, for which memory is reserved; if not set, that of those of `lora`, and at least 64 where clients may load adapters.
         lora_max_rank: Option<NonZeroUsize> = None, "N", advanced = true;
+        /// Reserve memory for adapters that change the token embedding or the output head, which one of `lora` does by itself.
+        lora_vocabulary: bool = false, "", advanced = true;
+        /// Reserve memory for adapters that change routed experts, which one of `lora` does by itself.
+        lora_experts: bool = false, "", advanced = true;
         /// Small model with the same vocabulary that drafts tokens, which the model then verifies several at a time, or mtp for the model's own layer for multi-token prediction; the text is the same.
         draft: Option<String> = None, "MODEL";
         /// Device to compute the draft model on; if not set, the first one of `device`.

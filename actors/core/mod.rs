@@ -1,6 +1,7 @@
 //! Leaf types that every other module uses: requests, their events and errors, and what a running model reports about
 //! itself. This module imports nothing from the rest of the crate.
 
+pub mod adapter_counts;
 pub mod block_hash;
 pub mod cache_change;
 pub mod counts;

@@ -112,6 +112,10 @@ catalogue! {
     REQUESTS_RUNNING: Gauge, "cuelight_requests_running" ["model", "replica"];
     /// Sequences that wait: for KV blocks or a slot (capacity), or for their client or the executor (deferred).
     REQUESTS_WAITING: Gauge, "cuelight_requests_waiting" ["model", "replica", "reason"];
+    /// Sequences by adapter, an empty name for those without one, and by state: they hold KV blocks (running) or wait (waiting).
+    ADAPTER_REQUESTS: Gauge, "cuelight_adapter_requests" ["model", "replica", "adapter", "state"];
+    /// Adapters that may be in memory at the same time; 0 for a model without adapters.
+    ADAPTER_SLOTS: Gauge, "cuelight_adapter_slots" ["model", "replica"];
     /// Prompt tokens of requests that have not taken part in a step yet.
     QUEUED_TOKENS: Gauge, "cuelight_queued_prompt_tokens" ["model", "replica"];
     /// Maximum number of sequences that run at once.

@@ -20,6 +20,11 @@ use crate::logging::lost_lines;
 /// Interval at which recorded values are moved into buckets.
 const UPKEEP_INTERVAL: Duration = Duration::from_millis(250);
 
+/// The time in seconds since 1970.
+fn unix_seconds() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
 /// Additional metric names on `/metrics`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compat {
@@ -84,8 +89,7 @@ impl Exposition {
     pub fn start(&self) {
         describe();
         gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        gauge!(PROCESS_START_TIME).set(now.as_secs_f64());
+        gauge!(PROCESS_START_TIME).set(unix_seconds());
         gauge!(CONNECTIONS_OPEN).set(0.0);
         counter!(CONNECTIONS_REFUSED).increment(0);
         measure_process();
@@ -96,7 +100,7 @@ impl Exposition {
     pub fn render(&self) -> String {
         let mut text = untyped(&self.handle.render(), KV_BLOCKS_TOTAL);
         if self.compat == Compat::Vllm {
-            vllm::append_aliases(&mut text);
+            vllm::append_aliases(&mut text, unix_seconds());
         }
         text
     }

@@ -1,7 +1,7 @@
 //! The metrics of the server.
 //!
 //! - [`catalogue`]: name, type, labels and help text of every metric
-//! - this file: the handles that actors record metrics with
+//! - this file, and [`adapters`]: the handles that actors record metrics with
 //! - [`exposition`]: the Prometheus text format, and [`vllm`]: aliases with the names that vLLM uses
 //!
 //! Actors keep handles for frequent metrics, so that recording takes no lock and no lookup. The handles are created when
@@ -10,6 +10,7 @@
 //!
 //! Counters are per model and add up all of its replicas. Gauges that describe one replica have a `replica` label.
 
+pub mod adapters;
 pub mod catalogue;
 pub mod exposition;
 pub mod vllm;
@@ -512,7 +513,7 @@ pub(crate) fn state(model_id: &Arc<str>, status: &Status) {
 }
 
 /// The values of the label `pool` of a model's memory.
-const MEMORY_POOLS: [&str; 8] = ["weights", "kv", "state", "scratch", "text", "requests", "draft", "tiers"];
+const MEMORY_POOLS: [&str; 9] = ["weights", "kv", "state", "scratch", "text", "requests", "draft", "tiers", "adapters"];
 
 /// The state of a model without actors.
 const UNLOADED: &str = "unloaded";
@@ -570,6 +571,8 @@ pub(crate) fn replica_loaded(model_id: &Arc<str>, replica: usize, card: &ModelCa
     ];
     gauge!(MODEL_INFO, &info).set(1.0);
     let [model, number] = labels();
+    let slots = gauge!(ADAPTER_SLOTS, &labels());
+    slots.set(limits.adapters.slots as f64);
     let cache = [model, number, ("block_size", BLOCK_TOKENS.to_string()), ("blocks", limits.kv_blocks.to_string())];
     gauge!(CACHE_CONFIG, &cache).set(1.0);
 }
@@ -577,9 +580,9 @@ pub(crate) fn replica_loaded(model_id: &Arc<str>, replica: usize, card: &ModelCa
 /// Records the memory of a model, all replicas together.
 pub(crate) fn model_memory(model_id: &Arc<str>, memory: &MemoryPlan) {
     let MemoryPlan { weights_bytes, kv_bytes, state_bytes, scratch_bytes, text_bytes, .. } = *memory;
-    let MemoryPlan { request_bytes, draft_bytes, tier_bytes, .. } = *memory;
-    let bytes =
-        [weights_bytes, kv_bytes, state_bytes, scratch_bytes, text_bytes, request_bytes, draft_bytes, tier_bytes];
+    let MemoryPlan { request_bytes, draft_bytes, tier_bytes, adapter_bytes, .. } = *memory;
+    let of_model = [weights_bytes, kv_bytes, state_bytes, scratch_bytes, text_bytes];
+    let bytes = of_model.into_iter().chain([request_bytes, draft_bytes, tier_bytes, adapter_bytes]);
     for (pool, bytes) in MEMORY_POOLS.into_iter().zip(bytes) {
         gauge!(MODEL_MEMORY, &[("model", model_id.to_string()), ("pool", pool.to_owned())]).set(bytes as f64);
     }

@@ -2,6 +2,7 @@
 //!
 //! Nothing is recorded twice: the aliases are created from the rendered text of the native metrics.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use super::catalogue::*;
@@ -81,18 +82,73 @@ pub fn markdown() -> String {
     for Alias { native, vllm, .. } in ALIASES {
         let _ = writeln!(text, "| `{vllm}` | `{native}` |");
     }
+    let _ = writeln!(text, "| `{LORA_INFO}` | `{ADAPTER_REQUESTS}`, `{ADAPTER_SLOTS}` |");
     text
 }
 
-/// Appends the aliases of all metrics in `native`, which is in Prometheus text format.
-pub fn append_aliases(native: &mut String) {
+/// The gauge of the adapters of a model, for gateways that prefer a server that has the adapter of a request in memory. Its labels
+/// are the names, and its value is the time at which they were read.
+const LORA_INFO: &str = "vllm:lora_requests_info";
+
+/// Appends the aliases of all metrics in `native`, which is in Prometheus text format, at a time in seconds since 1970.
+pub fn append_aliases(native: &mut String, now: f64) {
     let mut aliases = String::with_capacity(native.len());
+    let mut adapters = BTreeMap::new();
     for family in native.split("\n\n").filter_map(Family::parse) {
+        read_adapters(&family, &mut adapters);
         for alias in ALIASES.iter().filter(|alias| alias.native == family.name) {
             alias.write(&family, &mut aliases);
         }
     }
+    write_adapters(&adapters, now, &mut aliases);
     native.push_str(&aliases);
+}
+
+/// The adapters of a model, all replicas together.
+#[derive(Default)]
+struct AdaptersOfModel<'a> {
+    slots: f64,
+    running: BTreeSet<&'a str>,
+    waiting: BTreeSet<&'a str>,
+}
+
+/// Adds what a metric says about adapters, by model.
+fn read_adapters<'a>(family: &Family<'a>, adapters: &mut BTreeMap<&'a str, AdaptersOfModel<'a>>) {
+    let is_slots = family.name == ADAPTER_SLOTS;
+    if !is_slots && family.name != ADAPTER_REQUESTS {
+        return;
+    }
+    for sample in &family.samples {
+        let label = |wanted: &str| sample.labels().find(|(name, _)| *name == wanted).map_or("", |(_, value)| value);
+        let of_model: &mut AdaptersOfModel<'_> = adapters.entry(label("model")).or_default();
+        let (value, name) = (sample.value.parse().unwrap_or(0.0), label("adapter"));
+        if is_slots {
+            // Replicas share their adapters.
+            of_model.slots = of_model.slots.max(value);
+        } else if value > 0.0 && !name.is_empty() {
+            let names = if label("state") == "running" { &mut of_model.running } else { &mut of_model.waiting };
+            names.insert(name);
+        }
+    }
+}
+
+/// Writes [`LORA_INFO`] for each model that may have adapters.
+fn write_adapters(adapters: &BTreeMap<&str, AdaptersOfModel<'_>>, now: f64, text: &mut String) {
+    let with_slots = || adapters.iter().filter(|(_, of_model)| of_model.slots > 0.0);
+    if with_slots().next().is_none() {
+        return;
+    }
+    let _ =
+        writeln!(text, "# HELP {LORA_INFO} The adapters of requests: made of {ADAPTER_REQUESTS} and {ADAPTER_SLOTS}.");
+    let _ = writeln!(text, "# TYPE {LORA_INFO} gauge");
+    for (model, AdaptersOfModel { slots, running, waiting }) in with_slots() {
+        let [running, waiting] = [running, waiting].map(|names| names.iter().copied().collect::<Vec<_>>().join(","));
+        let _ = writeln!(
+            text,
+            "{LORA_INFO}{{model_name=\"{model}\",max_lora=\"{slots}\",running_lora_adapters=\"{running}\",waiting_lora_adapters=\"{waiting}\"}} {now}"
+        );
+    }
+    text.push('\n');
 }
 
 /// The lines of a metric.
@@ -237,7 +293,7 @@ process_start_time_seconds 1.5
     #[test]
     fn aliases_rename_labels_and_add_up_values_without_the_removed_ones() {
         let mut text = NATIVE.to_owned();
-        append_aliases(&mut text);
+        append_aliases(&mut text, 1.5);
         let aliases: Vec<&str> = text[NATIVE.len()..].lines().filter(|line| line.starts_with("vllm")).collect();
         assert_eq!(
             aliases,
@@ -256,6 +312,28 @@ process_start_time_seconds 1.5
                 "vllm:iteration_tokens_total_count{model_name=\"a\",engine=\"0\"} 3",
             ]
         );
+    }
+
+    #[test]
+    fn the_adapters_of_all_replicas_are_one_line_for_each_model() {
+        let mut text = "\
+# TYPE cuelight_adapter_slots gauge
+cuelight_adapter_slots{model=\"m\",replica=\"0\"} 4
+cuelight_adapter_slots{model=\"m\",replica=\"1\"} 4
+cuelight_adapter_slots{model=\"plain\",replica=\"0\"} 0
+
+# TYPE cuelight_adapter_requests gauge
+cuelight_adapter_requests{model=\"m\",replica=\"0\",adapter=\"\",state=\"running\"} 7
+cuelight_adapter_requests{model=\"m\",replica=\"0\",adapter=\"b\",state=\"running\"} 1
+cuelight_adapter_requests{model=\"m\",replica=\"1\",adapter=\"a\",state=\"running\"} 2
+cuelight_adapter_requests{model=\"m\",replica=\"0\",adapter=\"a\",state=\"waiting\"} 0
+cuelight_adapter_requests{model=\"m\",replica=\"1\",adapter=\"b\",state=\"waiting\"} 3
+"
+        .to_owned();
+        append_aliases(&mut text, 1.5);
+        let info: Vec<&str> = text.lines().filter(|line| line.starts_with(LORA_INFO)).collect();
+        let expected = r#"vllm:lora_requests_info{model_name="m",max_lora="4",running_lora_adapters="a,b",waiting_lora_adapters="b"} 1.5"#;
+        assert_eq!(info, [expected]);
     }
 
     #[test]

@@ -113,7 +113,8 @@ impl Adapters {
         self.check_is_new(&self.state(), &spec)?;
         let guard = self.take_slot(model.limits().slots)?;
         let loaded = model.load(&spec.path, spec.scale);
-        let adapter = loaded.map_err(|error| AdaptersError::Unusable(error.to_string()))?.guarded_by(guard);
+        let adapter =
+            loaded.map_err(|error| AdaptersError::Unusable(error.to_string()))?.guarded_by(guard).named(&spec.name);
         let mut state = self.state();
         self.check_is_new(&state, &spec)?;
         let id = state.next_id;

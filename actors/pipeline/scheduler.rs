@@ -27,6 +27,7 @@ use crate::core::cache_change::CacheChange;
 use crate::core::request::{GenerationRequest, RequestId};
 use crate::core::tier::FetchId;
 use crate::kv_events::KvEvents;
+use crate::metrics::adapters::AdapterMetrics;
 use crate::metrics::{SchedulerMetrics, TierMetrics};
 use crate::trace::SchedulerTrace;
 
@@ -67,6 +68,7 @@ pub struct SchedulerState {
     fetched: Option<(FetchId, Vec<Arc<HostBlock>>)>,
     metrics: SchedulerMetrics,
     tier_metrics: TierMetrics,
+    adapter_metrics: AdapterMetrics,
     /// Times the handling of the current message.
     trace: SchedulerTrace,
 }
@@ -94,6 +96,7 @@ impl Actor for Scheduler {
         let policy = Policy::starting_at(journal.next_step(), policy, limits);
         let metrics = SchedulerMetrics::new(&replica.model_id, replica.index);
         let block_bytes = kv_store.as_ref().map_or(0, |store| store.layout().bytes);
+        let adapter_metrics = AdapterMetrics::new(&replica.model_id, replica.index);
         let tier_metrics = TierMetrics::new(&replica.model_id, replica.index, block_bytes);
         let trace = SchedulerTrace::new(replica.tracer.clone());
         let (executor, drafter, drained, fetched) = Default::default();
@@ -112,6 +115,7 @@ impl Actor for Scheduler {
             fetched,
             metrics,
             tier_metrics,
+            adapter_metrics,
             trace,
         })
     }
@@ -284,6 +288,7 @@ impl SchedulerState {
     fn publish_counts(&mut self) {
         let counts = self.policy.counts();
         self.metrics.set(&counts);
+        self.adapter_metrics.set(&self.policy.adapter_counts());
         self.tier_metrics.set(&counts);
         self.replica.set_counts(counts);
     }

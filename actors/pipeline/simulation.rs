@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use cuelight_engine::embedding::{EmbeddingSpec, Pooling};
 use cuelight_engine::engine::{
-    BLOCK_TOKENS, BlockId, BlockLayout, Canvas, CanvasLimits, DenoisedRow, Engine, EngineError, EngineLimits,
-    ExpertJob, ExpertResult, HiddenLimits, LogitsWanted, Progress, SampledToken, SequenceRows, Step, StepOutput,
-    TokenId,
+    AdapterLimits, BLOCK_TOKENS, BlockId, BlockLayout, Canvas, CanvasLimits, DenoisedRow, Engine, EngineError,
+    EngineLimits, ExpertJob, ExpertResult, HiddenLimits, LogitsWanted, Progress, SampledToken, SequenceRows, Step,
+    StepOutput, TokenId,
 };
 use cuelight_engine::format::chat_template::ChatTemplate;
 use cuelight_engine::format::gguf::Gguf;
@@ -184,7 +184,7 @@ impl SimulatedModel {
         let vocabulary = 0..TokenId::try_from(vocab_size).unwrap_or(TokenId::MAX);
         SimulatedModel {
             limits: EngineLimits {
-                max_adapter_rank: 0,
+                adapters: AdapterLimits::default(),
                 vocab_size,
                 context_tokens: 512,
                 kv_blocks: 256,
@@ -256,6 +256,7 @@ impl SimulatedModel {
             state_bytes: 0,
             scratch_bytes,
             text_bytes: 0,
+            adapter_bytes: 0,
             request_bytes: 0,
             tier_bytes: 0,
             draft_bytes: 0,

@@ -52,7 +52,7 @@ impl World {
             activation_bits: ActivationBits::default(),
             tuning: Tuning::default(),
             team,
-            batch: Batch { canvases, ..batch.as_batch(&batch.tables()) },
+            batch: Batch { canvases, ..batch.as_batch(&batch.of_sequences()) },
             kv: &self.cache,
             states: &StateCache::empty(),
             rows,

@@ -6,7 +6,9 @@ use super::{ExpertMatrix, Experts, Groups, Route, RouteWeighting, Scoring, refer
 use crate::activate::Pointwise;
 use crate::cases::{Case, CaseStep, Expected};
 use crate::glu::Activation;
+use crate::lora::{Adapter, AdapterUse, LowRank, Target};
 use crate::quant::{Format, random};
+use crate::weight::Weight;
 
 /// Every scoring and weighting, every weight format, one to many rows, biases, experts that no row or every row uses.
 #[must_use]
@@ -88,11 +90,21 @@ fn expert_cases() -> Vec<Case> {
         Spec { uses_slots: true, some_elsewhere: true, ..usual },
         Spec { uses_slots: true, bias: true, fused: true, formats: [Format::Q4_0; 3], ..usual },
     ];
-    every_format.chain(special).map(Spec::case).collect()
+    let adapted = [
+        usual,
+        Spec { bias: true, fused: true, ..usual },
+        Spec { ungated: true, ..usual },
+        Spec { weighting: RouteWeighting::Input, some_elsewhere: true, ..usual },
+    ];
+    every_format.chain(special).map(Spec::case).chain(adapted.map(Spec::adapted_case)).collect()
 }
 
+/// The largest rank of the adapter of a case, and the scale of its changes.
+const MOST_RANK: usize = 3;
+const CHANGE_SCALE: f32 = 0.75;
+
 /// The parameters of a case.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Spec {
     n_experts: usize,
     top_k: usize,
@@ -148,13 +160,83 @@ impl Spec {
         Case::new(name, experts, steps)
     }
 
+    /// The same with two sequences, the second of which has an adapter. The expected rows are those of merged weights.
+    fn adapted_case(self) -> Case {
+        let adapter = Arc::new(Adapter::new((0..3 * self.n_experts).map(|matrix| self.change(matrix)).collect()));
+        let merged = self.experts_of(&|matrix, weight| self.merged(matrix, &weight));
+        let shapes =
+            [[self.intermediate, self.hidden], [self.intermediate, self.hidden], [self.hidden, self.intermediate]];
+        let target = |index: usize| {
+            let [outputs, columns] = shapes[index];
+            Target { index: index * self.n_experts, count: self.n_experts, outputs, columns, max_rank: MOST_RANK }
+        };
+        let first = usize::from(self.ungated);
+        let experts = self.experts().with_adapters((first..3).map(target).collect());
+        let steps = [1, 2, 7, 40].map(|rows| {
+            let (plain, changed) = (self.step(&experts, rows), self.step(&merged, rows));
+            let of_plain = rows / 2 * self.hidden;
+            let expected = [&plain.expected[0][..of_plain], &changed.expected[0][of_plain..]].concat();
+            let mut step = CaseStep { expected: vec![expected], ..plain };
+            step.batch.sequences = (0..rows).map(|row| u32::from(row >= rows / 2)).collect();
+            step.batch.block_tables = vec![Vec::new(); 2];
+            step.batch.adapters = vec![None, Some(AdapterUse { adapter: Arc::clone(&adapter), scale: 0.5 })];
+            step
+        });
+        Case::new(format!("adapters, {self:?}"), experts, steps.into())
+    }
+
+    /// A and B of a matrix, counted through the experts of gate, up and down, each of rank 1 to 3.
+    fn halves(&self, matrix: usize) -> ([Vec<f32>; 2], [usize; 2]) {
+        let shape = if matrix < 2 * self.n_experts {
+            [self.intermediate, self.hidden]
+        } else {
+            [self.hidden, self.intermediate]
+        };
+        let rank = 1 + matrix % MOST_RANK;
+        let small = |len: usize, seed| random::activations(len, seed).iter().map(|x| x / 16.0).collect();
+        ([small(rank * shape[1], matrix as u64), small(shape[0] * rank, 100 + matrix as u64)], shape)
+    }
+
+    /// What the adapter changes; every fifth matrix is left as it is.
+    fn change(&self, matrix: usize) -> Option<LowRank> {
+        let ([a, b], shape) = self.halves(matrix);
+        if matrix % 5 == 4 { None } else { LowRank::new(a.into(), &b, shape, CHANGE_SCALE) }
+    }
+
+    /// The weights of all experts with half of the change added.
+    fn merged(&self, index: usize, weight: &Weight) -> Weight {
+        let mut values = weight.to_f32();
+        let rows_of_expert = weight.rows / self.n_experts;
+        // A tensor of gate and up has the rows of both, expert by expert.
+        for (row, values) in values.chunks_exact_mut(weight.columns).enumerate() {
+            let (expert, output) = (row / rows_of_expert, row % rows_of_expert);
+            let is_up = self.fused && index == 0 && output >= self.intermediate;
+            let output = if is_up { output - self.intermediate } else { output };
+            let matrix = (index + usize::from(is_up)) * self.n_experts + expert;
+            let Some(change) = self.change(matrix) else { continue };
+            let ([a, b], _) = self.halves(matrix);
+            let of_output = &b[output * change.rank()..][..change.rank()];
+            for (column, value) in values.iter_mut().enumerate() {
+                let product =
+                    of_output.iter().enumerate().map(|(k, b)| b * a[k * weight.columns + column]).sum::<f32>();
+                *value += 0.5 * CHANGE_SCALE * product;
+            }
+        }
+        Weight::from_f32(&weight.name, weight.rows, weight.columns, &values)
+    }
+
     fn experts(&self) -> Experts {
+        self.experts_of(&|_, weight| weight)
+    }
+
+    /// The experts with changed weights, by the number of the matrix: gate, up and down.
+    fn experts_of(&self, change: &dyn Fn(usize, Weight) -> Weight) -> Experts {
         let bias =
             |len: usize, seed| -> Option<Arc<[f32]>> { self.bias.then(|| random::activations(len, seed).into()) };
         let matrix = |index: usize, outputs: usize, columns: usize| {
             let rows = self.slots() * outputs;
             let weight = random::weight(&format!("w{index}"), self.formats[index], rows, columns, index as u64);
-            (weight, bias(rows, 7 + index as u64))
+            (change(index, weight), bias(rows, 7 + index as u64))
         };
         let with_factors = |matrix: ExpertMatrix| {
             let factors: Vec<f32> = (0..self.slots()).map(|slot| 0.5 + slot as f32 / 8.0).collect();

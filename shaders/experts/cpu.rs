@@ -3,10 +3,12 @@
 use std::ops::Range;
 
 use super::grouping::Grouping;
+use super::low_rank::{Changes, Input};
 use super::{ExpertActivation, ExpertMatrix, Experts, RouteWeighting};
 use crate::activate::activate_in_place;
 use crate::cpu::{ActivationBits, Kernel, SharedMut, Team};
 use crate::glu::glu_row_in_place;
+use crate::lora::adapter::AdapterUse;
 use crate::matmul::integer::activations::{self, Panels, Sources};
 use crate::matmul::{TASK_OUTPUTS, Task};
 use crate::op::{InputObserver, MatrixInput};
@@ -23,6 +25,8 @@ pub struct ExpertRows<'a> {
     pub routes: &'a [f32],
     /// The number of rows.
     pub rows: usize,
+    /// The adapter of each row, or empty if no row has one.
+    pub adapters: &'a [Option<&'a AdapterUse>],
 }
 
 /// The most pairs of a row and an expert that are computed together. It limits the scratch memory of long prefills.
@@ -41,6 +45,8 @@ struct ScratchLayout {
     /// The products of up, where those of gate are the hidden layer.
     up: usize,
     output: usize,
+    /// The first products of the changes of adapters.
+    low_rank: usize,
 }
 
 impl ScratchLayout {
@@ -57,11 +63,12 @@ impl ScratchLayout {
             hidden: pairs * intermediate,
             up: if experts.gate.is_some() { pairs * intermediate } else { 0 },
             output: pairs * hidden,
+            low_rank: pairs * experts.max_rank(),
         }
     }
 
     fn total(&self) -> usize {
-        self.gathered + self.rounded + self.hidden + self.up + self.output
+        self.gathered + self.rounded + self.hidden + self.up + self.output + self.low_rank
     }
 }
 
@@ -109,11 +116,12 @@ impl Experts {
         assert_eq!(output.len(), rows.rows * hidden, "output of the experts");
         let step = rows_at_once(self);
         let chunks = rows.x.chunks(step * hidden).zip(rows.routes.chunks(step * routes_width));
-        for ((x, routes), output) in chunks.zip(output.chunks_mut(step * hidden)) {
+        let adapters = rows.adapters.chunks(step).chain(std::iter::repeat(&[][..]));
+        for (((x, routes), output), adapters) in chunks.zip(output.chunks_mut(step * hidden)).zip(adapters) {
             self.compute_chunk(
                 (kernel, bits, tuning),
                 team,
-                ExpertRows { x, routes, rows: x.len() / hidden },
+                ExpertRows { x, routes, rows: x.len() / hidden, adapters },
                 (&mut *scratch, output),
                 &mut observer,
             );
@@ -136,7 +144,8 @@ impl Experts {
         let (rounded, rest) = rest.split_at_mut(layout.rounded);
         let (activated, rest) = rest.split_at_mut(layout.hidden);
         let (up, rest) = rest.split_at_mut(layout.up);
-        let down = &mut rest[..layout.output];
+        let (down, rest) = rest.split_at_mut(layout.output);
+        let h = &mut rest[..layout.low_rank];
 
         self.gather(team, rows, &grouping, gathered);
         let products = Products { kernel, bits, tuning, team, grouping: &grouping };
@@ -163,6 +172,18 @@ impl Experts {
             Some(gate) => products.run([(gate, &mut *activated), (&self.up, &mut *up)], gathered, panels),
             None => products.run([(&self.up, &mut *activated)], gathered, panels),
         }
+        let has_changes = !self.adapters.is_empty() && !rows.adapters.is_empty();
+        let changes = Changes { kernel, team, grouping: &grouping, top_k: self.top_k, adapters: rows.adapters };
+        let input = match self.weighting {
+            RouteWeighting::Output => Input::Rows(rows.x),
+            RouteWeighting::Input => Input::Pairs(gathered),
+        };
+        if has_changes {
+            changes.add(&self.adapters[0], input, activated, h);
+        }
+        if has_changes && self.gate.is_some() {
+            changes.add(&self.adapters[1], input, up, h);
+        }
         self.activate((kernel, team), activated, up);
         let activated: &[f32] = activated;
         let pair = |pair: usize| &activated[pair * intermediate..][..intermediate];
@@ -171,6 +192,9 @@ impl Experts {
         }
         let panels = products.round(&[&self.down], Sources::each_once(pairs, &pair), rounded);
         products.run([(&self.down, &mut *down)], activated, panels);
+        if let Some(target) = self.adapters.last().filter(|_| has_changes) {
+            changes.add(target, Input::Pairs(activated), down, h);
+        }
         self.add_up(kernel, team, rows, &grouping, down, output);
     }
 

@@ -34,6 +34,7 @@
 //!
 //! For each route, its activated hidden layer and its result are stored in float32. Many rows are computed in chunks.
 
+use super::adapted::{Adapted, RoutedInput};
 use super::{ExpertActivation, ExpertMatrix, Experts, RouteWeighting};
 use crate::gpu::weight::{RUN_COLUMNS, WeightConstants, WeightLayout};
 use crate::gpu::{DeviceLimits, DeviceWeight, Dispatch, GpuArgs, Module, Push, Region, word};
@@ -118,6 +119,10 @@ struct ScratchLayout {
     activated: Region,
     /// [routes, hidden_size]
     results: Region,
+    /// With adapters: the products of up, [routes, intermediate_size].
+    up: Region,
+    /// With adapters: the first products of the changes of two matrices, [routes, max_rank].
+    low_rank: [Region; 2],
 }
 
 impl ScratchLayout {
@@ -138,6 +143,12 @@ impl ScratchLayout {
             blocks: next(heights.map(bytes_of).max().unwrap_or(0)),
             activated: next(routes * experts.intermediate_size() * size_of::<f32>()),
             results: next(routes * experts.hidden_size() * size_of::<f32>()),
+            up: next(if experts.adapters.is_empty() {
+                0
+            } else {
+                routes * experts.intermediate_size() * size_of::<f32>()
+            }),
+            low_rank: [(); 2].map(|()| next(routes * experts.max_rank() * size_of::<f32>())),
         };
         (layout, end - address)
     }
@@ -216,6 +227,9 @@ impl<'a> Chunk<'a> {
     }
 
     fn dispatches(&self) -> Vec<Dispatch> {
+        if !self.experts.adapters.is_empty() {
+            return self.adapted_dispatches();
+        }
         let (gate, up, down) = self.matrices();
         let product = |gate_activation, matrices| Product {
             gate_activation,
@@ -242,6 +256,42 @@ impl<'a> Chunk<'a> {
         };
         let products = gate_and_up.into_iter().chain([down]).map(|product| self.product(&product));
         group.into_iter().chain(products).chain([self.add_up()]).collect()
+    }
+
+    /// With adapters: each product by itself, and the activation after the changes.
+    fn adapted_dispatches(&self) -> Vec<Dispatch> {
+        let ScratchLayout { activated, results, up: up_products, low_rank, .. } = self.scratch;
+        let (gate, up, down) = self.matrices();
+        let x = self.rows_of(self.args.inputs[0].region);
+        let product = |matrix, (input, input_of_routes), output| {
+            let gate_activation = GateActivation::None;
+            self.product(&Product { gate_activation, matrices: [matrix, matrix], input, input_of_routes, output })
+        };
+        let adapted = Adapted {
+            experts: self.experts,
+            args: self.args,
+            rows: [self.first, self.rows],
+            routes: self.routes(),
+            route_constants: self.route_constants(),
+        };
+        let weighted = self.experts.weighting == RouteWeighting::Input;
+        let of_rows = RoutedInput { values: x, of_routes: false, weighted };
+        let of_routes = RoutedInput { values: activated, of_routes: true, weighted: false };
+        let first = gate.into_iter().chain([up]).zip([activated, up_products]);
+        let products = first.clone().map(|(matrix, output)| product(matrix, (x, false), output));
+        let targets = self.experts.adapters.iter();
+        let changes = targets
+            .clone()
+            .zip(first.zip(low_rank))
+            .flat_map(|(target, ((_, output), h))| adapted.change(target, of_rows, [output, h]));
+        let group = (self.method != Method::Direct).then(|| self.group());
+        let mut dispatches: Vec<Dispatch> = group.into_iter().chain(products).chain(changes).collect();
+        dispatches.push(adapted.activate(self.experts.activation.variant(), [activated, up_products]));
+        dispatches.push(product(down, (activated, true), results));
+        let of_down = targets.last().into_iter();
+        dispatches.extend(of_down.flat_map(|target| adapted.change(target, of_routes, [results, low_rank[0]])));
+        dispatches.push(self.add_up());
+        dispatches
     }
 
     /// Gate if there is one, up and down. A tensor or table that two of them share is on the device once.

@@ -7,8 +7,8 @@
 //! - [`Reader`]: the thread that reads them
 //! - [`pool`]: device slots for some of the experts of several layers
 //! - `grouping`: sorts rows by expert, so that the weights of an expert are read once for all of its rows
-//! - `cpu`: the CPU implementation
-//! - `gpu`: the GPU dispatches
+//! - `cpu`: the CPU implementation; `low_rank`: adapters there
+//! - `gpu`: the GPU dispatches; `adapted`: those of adapters
 //! - [`mod@reference`]: the float64 reference
 //! - `cases`: test cases
 //!
@@ -16,10 +16,12 @@
 //! [`matmul`](crate::matmul), however many rows use the expert. The results of a row's experts are added in the order
 //! of its routes.
 
+mod adapted;
 mod cases;
 mod cpu;
 mod gpu;
 mod grouping;
+mod low_rank;
 pub mod matrix;
 mod op;
 pub mod pool;
@@ -32,6 +34,7 @@ use std::any::Any;
 
 use crate::activate::Pointwise;
 use crate::glu::Activation;
+use crate::lora::target::Target;
 use crate::op::{Op, ShapeError};
 pub use cases::cases;
 pub use cpu::ExpertRows;
@@ -80,6 +83,8 @@ pub struct Experts {
     top_k: usize,
     n_experts: usize,
     uses_slots: bool,
+    /// The matrices that adapters can change: gate if there is one, up and down; or none.
+    adapters: Vec<Target>,
 }
 
 impl Experts {
@@ -131,7 +136,25 @@ impl Experts {
                 expected: format!("between 1 and {n_experts}"),
             });
         }
-        Ok(Experts { gate, up, down, activation, weighting, top_k, n_experts, uses_slots: false })
+        Ok(Experts { gate, up, down, activation, weighting, top_k, n_experts, uses_slots: false, adapters: Vec::new() })
+    }
+
+    /// The same experts with the changes of adapters of gate if there is one, up and down; or of none. The changes of a matrix are
+    /// added to its product, after a bias and before the activation or the weight of the route.
+    #[must_use]
+    pub fn with_adapters(self, adapters: Vec<Target>) -> Self {
+        Experts { adapters, ..self }
+    }
+
+    /// The largest rank of a change by an adapter.
+    fn max_rank(&self) -> usize {
+        self.adapters.iter().map(|target| target.max_rank).max().unwrap_or(0)
+    }
+
+    /// The number of matrices of an expert: two, or three with a gate.
+    #[must_use]
+    pub fn matrices_of_expert(&self) -> usize {
+        self.matrices().count()
     }
 
     /// The number of experts that a row can be routed to.
@@ -237,7 +260,7 @@ mod tests {
     }
 
     fn compute(experts: &Experts, kernel: Kernel, x: &[f32], routes: &[f32]) -> Vec<f32> {
-        let rows = ExpertRows { x, routes, rows: x.len() / 96 };
+        let rows = ExpertRows { x, routes, rows: x.len() / 96, adapters: &[] };
         let mut scratch = vec![f32::NAN; experts.scratch_len(kernel, rows.rows, 0)];
         let mut output = vec![f32::NAN; x.len()];
         experts.compute((kernel, ActivationBits::default(), Tuning::default()), &Solo, rows, &mut scratch, &mut output);

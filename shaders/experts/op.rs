@@ -4,6 +4,8 @@ use super::{ExpertMatrix, ExpertRows, Experts, cpu, gpu};
 use crate::cost::{Cost, CostArgs};
 use crate::cpu::{Kernel, Team};
 use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
+use crate::lora::adapter::AdapterUse;
+use crate::lora::target::Target;
 use crate::op::{CpuArgs, InputObserver, Op, ShapeError};
 use crate::weight::Weight;
 
@@ -23,6 +25,10 @@ impl Op for Experts {
         let mut weights: Vec<&Weight> = self.matrices().map(ExpertMatrix::tensor).collect();
         weights.dedup_by_key(|weight| &weight.name);
         weights
+    }
+
+    fn adapter_targets(&self) -> &[Target] {
+        &self.adapters
     }
 
     fn prepare_cpu(&mut self, kernel: Kernel, team: &dyn Team) {
@@ -58,13 +64,15 @@ impl Op for Experts {
     }
 
     fn run_observed(&self, args: &mut CpuArgs<'_>, observer: &mut dyn InputObserver) {
-        let rows = ExpertRows { x: args.inputs[0], routes: args.inputs[1], rows: args.rows };
+        let adapters = adapters_of(args);
+        let rows = ExpertRows { x: args.inputs[0], routes: args.inputs[1], rows: args.rows, adapters: &adapters };
         let settings = (args.kernel, args.activation_bits, args.tuning);
         self.compute_observed(settings, args.team, rows, (&mut *args.scratch, &mut *args.outputs[0]), Some(observer));
     }
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
-        let rows = ExpertRows { x: args.inputs[0], routes: args.inputs[1], rows: args.rows };
+        let adapters = adapters_of(args);
+        let rows = ExpertRows { x: args.inputs[0], routes: args.inputs[1], rows: args.rows, adapters: &adapters };
         self.compute((args.kernel, args.activation_bits, args.tuning), args.team, rows, args.scratch, args.outputs[0]);
     }
 
@@ -81,4 +89,10 @@ impl Op for Experts {
     fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
         gpu::experts(self, args)
     }
+}
+
+/// The adapter of each row, or none if no row has one.
+fn adapters_of<'a>(args: &CpuArgs<'a>) -> Vec<Option<&'a AdapterUse>> {
+    let rows = if args.batch.adapters.is_empty() { 0 } else { args.rows };
+    (0..rows).map(|row| args.batch.adapter_of(row, rows)).collect()
 }

@@ -36,10 +36,12 @@ layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Ste
     Words hidden_selection;
     Words canvas_starts;   // of each sequence: the position of the first row of its canvas, or NO_CANVAS
     Words denoised;        // of each selected row: the parameters of its sampling, and the factor of its logits
+    Words adapters;        // of each sequence: the slot of its adapter, or NO_ADAPTER, and the factor on its changes
 };
 
 const uint NO_SLOT = 0xffffffff;
 const uint NO_CANVAS = 0xffffffff;
+const uint NO_ADAPTER = 0xffffffff;
 
 // The number of rows of a dispatch; `kind` is that of `RowCount`.
 uint count_rows(Step step, uint kind) {

@@ -6,6 +6,7 @@ use super::push::{Push, word};
 use super::region::Region;
 use super::weight::DeviceWeight;
 use crate::kv::DeviceKv;
+use crate::lora::target::DeviceAdapters;
 use crate::recurrent::DeviceStates;
 
 /// The rows of a value.
@@ -79,6 +80,8 @@ pub struct GpuArgs<'a> {
     pub kv: &'a DeviceKv,
     /// The recurrent state.
     pub states: &'a DeviceStates,
+    /// The changes of adapters.
+    pub adapters: &'a DeviceAdapters,
     /// Scratch memory of at least [`Op::gpu_scratch_bytes`](crate::op::Op::gpu_scratch_bytes).
     pub scratch: Region,
 }

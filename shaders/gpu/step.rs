@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use crate::lora::adapter::AdapterUse;
 use crate::op::{Batch, DenoiseParams};
 use crate::sample_token::{PARAMS_WORDS, inverse, words};
 
@@ -15,10 +16,16 @@ const COUNTS: usize = 4;
 const HEADER_WORDS: usize = COUNTS + ARRAYS * 2;
 
 /// The number of arrays.
-const ARRAYS: usize = 12;
+const ARRAYS: usize = 13;
 
 /// The entry of a sequence that is no canvas.
 const NO_CANVAS: u32 = u32::MAX;
+
+/// The entry of a sequence without an adapter.
+const NO_ADAPTER: u32 = u32::MAX;
+
+/// Words of the adapter of a sequence: its slot, and the factor on its changes.
+const ADAPTER_WORDS: usize = 2;
 
 /// Words of the parameters of a row that is denoised: how its token is sampled, and the factor of its logits.
 pub(crate) const DENOISE_WORDS: usize = PARAMS_WORDS + 1;
@@ -47,12 +54,15 @@ impl StepLayout {
     }
 
     /// Words of each array: tokens, positions, sequences, selection, table starts, tables, run starts, state slots,
-    /// hidden selection, starts of canvases, parameters of denoising.
+    /// hidden selection, starts of canvases, parameters of denoising, adapters.
     fn lengths(&self) -> [usize; ARRAYS] {
         let (rows, sequences, entries) = (self.max_rows, self.max_sequences, self.max_table_entries);
         let (selected, hidden) = (self.max_selected, self.max_hidden);
-        let denoised = selected * DENOISE_WORDS;
-        [rows, rows, rows, selected, sequences, entries, sequences, sequences, rows, hidden, sequences, denoised]
+        let (denoised, adapters) = (selected * DENOISE_WORDS, sequences * ADAPTER_WORDS);
+        [
+            rows, rows, rows, selected, sequences, entries, sequences, sequences, rows, hidden, sequences, denoised,
+            adapters,
+        ]
     }
 
     /// The start of each array, in words.
@@ -104,6 +114,7 @@ impl StepLayout {
         let tables: Vec<u32> = batch.block_tables.concat();
         let Batch { tokens, positions, sequences, selected, hidden, state_from, state_to, .. } = *batch;
         let (canvases, denoised) = (canvas_starts(batch), denoise_words(batch.denoised));
+        let adapters = adapter_words(batch);
         let arrays: [&[u32]; ARRAYS] = [
             tokens,
             positions,
@@ -117,6 +128,7 @@ impl StepLayout {
             hidden,
             &canvases,
             &denoised,
+            &adapters,
         ];
         let mut written = Vec::from([Range { start: 0, end: COUNTS }]);
         for ((array, start), most) in arrays.into_iter().zip(self.starts()).zip(self.lengths()) {
@@ -139,6 +151,16 @@ fn canvas_starts(batch: &Batch<'_>) -> Vec<u32> {
     starts
 }
 
+/// The slot and the factor of the adapter of each sequence.
+fn adapter_words(batch: &Batch<'_>) -> Vec<u32> {
+    if batch.adapters.is_empty() {
+        return [NO_ADAPTER, 0].repeat(batch.block_tables.len());
+    }
+    let of_sequence =
+        |(used, slot): (&Option<&AdapterUse>, &u32)| used.map_or([NO_ADAPTER, 0], |used| [*slot, used.scale.to_bits()]);
+    batch.adapters.iter().zip(batch.adapter_slots).flat_map(of_sequence).collect()
+}
+
 fn denoise_words(rows: &[DenoiseParams]) -> Vec<u32> {
     let of_row = |params: &DenoiseParams| {
         let factor = inverse(params.temperature);
@@ -149,7 +171,10 @@ fn denoise_words(rows: &[DenoiseParams]) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::lora::adapter::Adapter;
     use crate::recurrent::NO_SLOT;
     use crate::sample_token::RowSamplingParams;
 
@@ -158,6 +183,7 @@ mod tests {
         let layout = StepLayout::new(4, [2, 1], 3, 8);
         let mut words = vec![0; layout.bytes() as usize / 4];
         layout.write_header(0x1_0000_0000, &mut words);
+        let used = AdapterUse { adapter: Arc::new(Adapter::new(Vec::new())), scale: 0.5 };
         let batch = Batch {
             tokens: &[10, 11, 12],
             positions: &[0, 1, 5],
@@ -169,7 +195,8 @@ mod tests {
             state_to: &[NO_SLOT, 3, 4],
             canvases: &[false, true],
             denoised: &[DenoiseParams { temperature: 0.5, sampling: RowSamplingParams::GREEDY }],
-            ..Batch::default()
+            adapters: &[None, Some(&used)],
+            adapter_slots: &[0, 6],
         };
         let written = layout.write(&batch, &mut words);
         assert_eq!(words[..4], [3, 2, 2, 1]);
@@ -190,7 +217,8 @@ mod tests {
         assert_eq!(array(9)[..1], [2]);
         assert_eq!(array(10)[..2], [NO_CANVAS, 5], "where the canvas starts");
         assert_eq!(array(11)[DENOISE_WORDS - 1], 2.0f32.to_bits());
-        let counts = [4, 3 * 3, 2, 2, 3, 2, 2, 3, 1, 2, DENOISE_WORDS];
+        assert_eq!(array(12)[..4], [NO_ADAPTER, 0, 6, 0.5f32.to_bits()]);
+        let counts = [4, 3 * 3, 2, 2, 3, 2, 2, 3, 1, 2, DENOISE_WORDS, 2 * ADAPTER_WORDS];
         assert_eq!(written.iter().map(Range::len).sum::<usize>(), counts.into_iter().sum::<usize>());
     }
 }

@@ -61,6 +61,16 @@ impl LowRank {
         self.scale
     }
 
+    /// A, [rank, columns].
+    pub(super) fn a(&self) -> &[f32] {
+        &self.a
+    }
+
+    /// B in strips, [outputs / 16, rank, 16].
+    pub(super) fn b(&self) -> &[f32] {
+        &self.b
+    }
+
     /// Row `index` of A, or the last row.
     pub(super) fn a_row(&self, index: usize) -> &[f32] {
         let start = index.min(self.rank.saturating_sub(1)) * self.columns;
@@ -92,6 +102,8 @@ impl fmt::Debug for LowRank {
 /// It is shared by the steps that use it. Its memory is free when the last of them has ended.
 pub struct Adapter {
     id: u64,
+    /// Its name, for reports.
+    name: Arc<str>,
     /// For each projection of the model its change, if it has one.
     changes: Vec<Option<LowRank>>,
     /// Dropped with the adapter.
@@ -103,7 +115,19 @@ impl Adapter {
     #[must_use]
     pub fn new(changes: Vec<Option<LowRank>>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Adapter { id: NEXT.fetch_add(1, Ordering::Relaxed), changes, _guard: None }
+        Adapter { id: NEXT.fetch_add(1, Ordering::Relaxed), name: "".into(), changes, _guard: None }
+    }
+
+    /// The same adapter with a name.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        Adapter { name: name.into(), ..self }
+    }
+
+    /// Its name; empty for an adapter that was given none.
+    #[must_use]
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
     }
 
     /// The same adapter, which drops `guard` when its memory is free.

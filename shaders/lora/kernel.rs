@@ -13,8 +13,8 @@ pub(super) struct Shrink<'a> {
     pub change: &'a LowRank,
     /// The first of at most [`TILE`] rows of A.
     pub first: usize,
-    /// The rows of x.
-    pub rows: &'a [usize],
+    /// Rows of x, each with its row of h.
+    pub rows: &'a [(usize, usize)],
     /// [rows, columns]
     pub x: &'a [f32],
     /// [rows, max_rank]. No other task writes these columns of these rows.
@@ -28,8 +28,8 @@ pub(super) struct Expand<'a> {
     pub strips: std::ops::Range<usize>,
     /// The rows of y, each with the factor on its change.
     pub rows: &'a [(usize, f32)],
-    /// [rows, outputs]
-    pub y: &'a [f32],
+    /// [rows, outputs], or `None` where `z` holds y.
+    pub y: Option<&'a [f32]>,
     /// [rows, max_rank]
     pub h: &'a [f32],
     pub max_rank: usize,
@@ -55,9 +55,9 @@ unsafe fn shrink_rows<V: Vector>(task: &Shrink<'_>) {
     let a: [&[f32]; TILE] = std::array::from_fn(|index| task.change.a_row(task.first + index));
     let columns = a[0].len();
     let count = TILE.min(task.change.rank() - task.first);
-    for &row in task.rows {
+    for &(x_row, row) in task.rows {
         // SAFETY: the caller has the instruction set.
-        let sums = unsafe { products::<V>(a, &task.x[row * columns..][..columns]) };
+        let sums = unsafe { products::<V>(a, &task.x[x_row * columns..][..columns]) };
         // SAFETY: no other task writes these values, as the field states.
         let h = unsafe { task.h.slice(row * task.max_rank + task.first, count) };
         h.copy_from_slice(&sums[..count]);
@@ -158,10 +158,10 @@ unsafe fn combine<V: Vector>(b: [&[f32]; TILE], h: &[f32]) -> [V; TILE] {
 unsafe fn add_strip<V: Vector>(task: &Expand<'_>, row: usize, strip: usize, scale: f32, sum: V) {
     let start = row * task.outputs + strip * LANES;
     let len = LANES.min(task.outputs - strip * LANES);
-    let y = &task.y[start..start + len];
     // SAFETY: no other task writes these values, as the field states; the caller has the instruction set.
     unsafe {
         let z = task.z.slice(start, len);
-        store_some(sum.multiply_add(V::splat(scale), load_some::<V>(y)), z);
+        let y = load_some::<V>(task.y.map_or(&*z, |y| &y[start..start + len]));
+        store_some(sum.multiply_add(V::splat(scale), y), z);
     }
 }

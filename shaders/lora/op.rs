@@ -1,89 +1,66 @@
-//! The op: which rows have which adapter, and how the work is split into tasks.
+//! The op on the CPU: which rows it changes.
 
-use super::kernel::{Expand, Shrink, TILE, expand, shrink};
-use super::{AdapterUse, LoraDelta, LowRank};
+use super::division::{ChangedRow, Division, Panel};
+use super::products::{Outputs, expand_all, shrink_all};
+use super::{LoraDelta, Source, Target, gpu};
 use crate::cost::{Cost, CostArgs};
 use crate::cpu::{Kernel, SharedMut};
-use crate::gpu::{Dispatch, GpuArgs, Module};
+use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
 use crate::op::{Batch, CpuArgs, Op, ShapeError};
 
-/// The most rows of a task.
-const PANEL_ROWS: usize = 16;
-/// Strips of B of a task.
-const TASK_STRIPS: usize = 32;
-
-/// Rows of one adapter that changes the projection.
-struct Panel<'a> {
-    change: &'a LowRank,
-    rows: Vec<usize>,
-    /// Each row with the factor on its change.
-    scaled: Vec<(usize, f32)>,
-}
-
-/// The rows of a step: those that a change applies to, and the others.
-#[derive(Default)]
-struct Division<'a> {
-    panels: Vec<Panel<'a>>,
-    unchanged: Vec<usize>,
-}
-
-impl<'a> Division<'a> {
-    fn of(batch: &Batch<'a>, rows: usize, target: usize) -> Self {
+impl LoraDelta {
+    /// The rows of all projections.
+    fn division<'a>(&self, batch: &Batch<'a>, rows: usize) -> Division<'a> {
         let mut division = Division::default();
-        let mut changed: Vec<(u64, usize, &AdapterUse, &LowRank)> = Vec::new();
-        for row in 0..rows {
-            let used = batch.adapter_of(row, rows);
-            match used.and_then(|used| Some((used, used.adapter.change(target)?))) {
-                Some((used, change)) => changed.push((used.adapter.id(), row, used, change)),
-                None => division.unchanged.push(row),
-            }
-        }
-        changed.sort_unstable_by_key(|(id, row, ..)| (*id, *row));
-        for rows in changed.chunk_by(|a, b| a.0 == b.0).flat_map(|rows| rows.chunks(PANEL_ROWS)) {
-            let scaled: Vec<(usize, f32)> = rows.iter().map(|(_, row, used, _)| (*row, used.scale)).collect();
-            let rows_alone = scaled.iter().map(|(row, _)| *row).collect();
-            division.panels.push(Panel { change: rows[0].3, rows: rows_alone, scaled });
+        for (part, target) in self.targets.iter().enumerate() {
+            let used = |row| {
+                let used = batch.adapter_of(row, rows)?;
+                Some(ChangedRow { used, change: used.adapter.change(target.index)?, x_row: row })
+            };
+            division.add(part, (0..rows).map(used));
         }
         division
     }
 
-    /// The tasks of all panels: the panel, and the number of the task in it.
-    fn tasks(&self, count: impl Fn(&Panel<'_>) -> usize) -> Vec<(&Panel<'a>, usize)> {
-        self.panels.iter().flat_map(|panel| (0..count(panel)).map(move |task| (panel, task))).collect()
+    /// Computes `h = A x` of all rows with a change: [projections, rows, max_rank].
+    fn compute_h(&self, args: &mut CpuArgs<'_>, division: &Division<'_>) {
+        match self.source {
+            Source::Values => self.shrink(args, division),
+            Source::Tokens => self.look_up(args, division),
+        }
     }
-}
 
-impl LoraDelta {
-    /// Computes `h = A x` of all rows with a change.
+    /// Copies a column of A for each row.
+    fn look_up(&self, args: &mut CpuArgs<'_>, division: &Division<'_>) {
+        let (max_rank, tokens) = (self.max_rank(), args.batch.tokens);
+        for Panel { change, rows, .. } in &division.panels {
+            for (row, _) in rows {
+                for (k, h) in args.scratch[row * max_rank..][..change.rank()].iter_mut().enumerate() {
+                    *h = change.a_row(k)[tokens[*row] as usize];
+                }
+            }
+        }
+    }
+
     fn shrink(&self, args: &mut CpuArgs<'_>, division: &Division<'_>) {
-        let (kernel, max_rank, x) = (args.kernel, self.max_rank, args.inputs[1]);
-        let tasks = division.tasks(|panel| panel.change.rank().div_ceil(TILE));
-        let h = SharedMut::new(&mut *args.scratch);
-        args.team.for_each(tasks.len(), &|task| {
-            let (panel, tile) = tasks[task];
-            shrink(kernel, &Shrink { change: panel.change, first: tile * TILE, rows: &panel.rows, x, h: &h, max_rank });
-        });
+        let (max_rank, x) = (self.max_rank(), args.inputs[self.targets.len()]);
+        let h: Vec<_> = args.scratch.chunks_mut((args.rows * max_rank).max(1)).map(SharedMut::new).collect();
+        shrink_all((args.kernel, args.team), division, x, &h, max_rank);
     }
 
     /// Computes the outputs from `h`.
     fn expand(&self, args: &mut CpuArgs<'_>, division: &Division<'_>) {
-        let (kernel, max_rank, outputs, y) = (args.kernel, self.max_rank, self.outputs, args.inputs[0]);
-        let tasks = division.tasks(|panel| panel.change.strips().div_ceil(TASK_STRIPS));
-        let h = &*args.scratch;
-        let z = SharedMut::new(&mut *args.outputs[0]);
-        let unchanged = &division.unchanged;
-        args.team.for_each(unchanged.len() + tasks.len(), &|task| {
-            let Some((panel, part)) = task.checked_sub(unchanged.len()).map(|task| tasks[task]) else {
-                let start = unchanged[task] * outputs;
-                // SAFETY: each task writes its own rows, or its own columns of them.
-                unsafe { z.slice(start, outputs) }.copy_from_slice(&y[start..start + outputs]);
-                return;
-            };
-            let first = part * TASK_STRIPS;
-            let strips = first..panel.change.strips().min(first + TASK_STRIPS);
-            let (change, rows) = (panel.change, &*panel.scaled);
-            expand(kernel, &Expand { change, strips, rows, y, h, max_rank, outputs, z: &z });
+        let max_rank = self.max_rank();
+        let h = args.scratch.chunks((args.rows * max_rank).max(1));
+        let values = args.inputs.iter().zip(args.outputs.iter_mut()).zip(&self.targets);
+        let parts = values.zip(h).map(|(((y, z), target), h)| Outputs {
+            y: Some(y),
+            h,
+            z: SharedMut::new(z),
+            outputs: target.outputs,
         });
+        let parts: Vec<Outputs<'_>> = parts.collect();
+        expand_all((args.kernel, args.team), division, &division.unchanged, &parts, max_rank);
     }
 }
 
@@ -92,23 +69,33 @@ impl Op for LoraDelta {
         "lora"
     }
 
-    /// The inputs are y and x.
+    /// The inputs are y of each projection, and x.
     fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
-        ShapeError::check(self.name(), "number of inputs", inputs.len(), 2)?;
-        ShapeError::check(self.name(), "width of the projection's output", inputs[0], self.outputs)?;
-        ShapeError::check(self.name(), "width of the projection's input", inputs[1], self.columns)?;
-        Ok(vec![self.outputs])
+        ShapeError::check(self.name(), "number of inputs", inputs.len(), self.n_inputs())?;
+        for (target, y) in self.targets.iter().zip(inputs) {
+            ShapeError::check(self.name(), "width of the projection's output", *y, target.outputs)?;
+            if let Some(x) = inputs.get(self.targets.len()) {
+                ShapeError::check(self.name(), "width of the projection's input", *x, target.columns)?;
+            }
+        }
+        Ok(inputs[..self.targets.len()].to_vec())
+    }
+
+    fn adapter_targets(&self) -> &[Target] {
+        &self.targets
     }
 
     fn scratch_len(&self, _: Kernel, rows: usize, _: usize) -> usize {
-        rows * self.max_rank
+        self.targets.len() * rows * self.max_rank()
     }
 
     fn cost(&self, args: &CostArgs<'_>) -> Cost {
-        let division = Division::of(&args.batch, args.rows, self.target);
+        let division = self.division(&args.batch, args.rows);
         let (mut memory_bytes, mut float_operations, mut last) = (0, 0, None);
         for panel in &division.panels {
-            let values = (panel.change.rank() * (self.columns + self.outputs)) as u64;
+            let target = &self.targets[panel.part];
+            let columns = if self.source == Source::Values { target.columns } else { panel.rows.len() };
+            let values = (panel.change.rank() * (columns + target.outputs)) as u64;
             float_operations += 2 * values * panel.rows.len() as u64;
             // Panels of one adapter follow each other.
             if last.replace(std::ptr::from_ref(panel.change)) != Some(std::ptr::from_ref(panel.change)) {
@@ -121,15 +108,21 @@ impl Op for LoraDelta {
     /// # Panics
     /// When an adapter has a larger rank than the op allows.
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
-        let division = Division::of(&args.batch, args.rows, self.target);
-        let fits = |panel: &Panel<'_>| panel.change.rank() <= self.max_rank;
-        assert!(division.panels.iter().all(fits), "an adapter has a rank above {}", self.max_rank);
-        self.shrink(args, &division);
+        let division = self.division(&args.batch, args.rows);
+        let fits = |panel: &Panel<'_>| panel.change.rank() <= self.targets[panel.part].max_rank;
+        assert!(division.panels.iter().all(fits), "an adapter has a rank above {}", self.max_rank());
+        self.compute_h(args, &division);
         self.expand(args, &division);
     }
 
-    /// A copy of y: what the op does for rows without an adapter. Models with adapters are not loaded on a GPU.
+    fn gpu_scratch_bytes(&self, _: &DeviceLimits, rows: usize, _: usize) -> u64 {
+        self.targets.iter().map(|target| gpu::scratch_bytes(target, rows)).sum()
+    }
+
     fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
-        vec![args.each_column(Module::Scale, args.elementwise(0, 1.0), args.outputs[0].width)]
+        match self.source {
+            Source::Values => gpu::dispatches(&self.targets, args),
+            Source::Tokens => gpu::look_up(&self.targets[0], args),
+        }
     }
 }

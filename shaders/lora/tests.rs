@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::{Adapter, AdapterUse, LoraDelta, LowRank};
+use super::reference::reference;
+use super::{Adapter, AdapterUse, LoraDelta, LowRank, Target};
 use crate::cpu::{ActivationBits, Kernel, Solo, Team};
 use crate::kv::KvCache;
 use crate::op::{Batch, CpuArgs, Op};
@@ -23,6 +24,10 @@ fn adapter(seed: u64, shape: [usize; 2], rank: usize, scale: f32) -> Arc<Adapter
     let [a, b] = matrices(seed, shape, rank);
     let change = LowRank::new(a.into(), &b, shape, scale).expect("the matrices fit");
     Arc::new(Adapter::new(vec![None, Some(change)]))
+}
+
+fn delta(index: usize, [outputs, columns]: [usize; 2], max_rank: usize) -> LoraDelta {
+    LoraDelta::new(vec![Target { index, count: 1, outputs, columns, max_rank }])
 }
 
 /// Two threads that take turns: the tasks of each half in reverse.
@@ -66,15 +71,6 @@ fn run(
     output
 }
 
-/// `y + factor scale B A x` of one row, in float64.
-fn reference(y: &[f32], x: &[f32], [a, b]: &[Vec<f32>; 2], rank: usize, scale: f32) -> Vec<f64> {
-    let dot = |a: &[f32], x: &[f64]| a.iter().zip(x).map(|(a, x)| f64::from(*a) * x).sum::<f64>();
-    let x: Vec<f64> = x.iter().copied().map(f64::from).collect();
-    let h: Vec<f64> = a.chunks_exact(x.len()).map(|a| dot(a, &x)).collect();
-    let change = b.chunks_exact(rank).map(|b| dot(b, &h));
-    y.iter().zip(change).map(|(y, change)| f64::from(*y) + f64::from(scale) * change).collect()
-}
-
 proptest! {
     #[test]
     fn every_kernel_agrees_with_float64_and_leaves_other_rows(
@@ -89,7 +85,7 @@ proptest! {
             .map(|row| adapters.get(of_row(row)).map(|a| AdapterUse { adapter: Arc::clone(a), scale: factor(row) }))
             .collect();
         let (y, x) = (values(seed ^ 9, rows * outputs), values(seed ^ 8, rows * columns));
-        let op = LoraDelta::new(TARGET, shape, rank + 3);
+        let op = delta(TARGET, shape, rank + 3);
         for kernel in supported_kernels() {
             let found = run(&op, (kernel, &Solo), &used, [&y, &x]);
             prop_assert_eq!(&found, &run(&op, (kernel, &Reversed), &used, [&y, &x]));
@@ -100,9 +96,9 @@ proptest! {
                 match of_row(row) {
                     2 => prop_assert_eq!(found, y),
                     n => {
-                        let matrices = matrices(seed ^ n as u64, shape, rank);
-                        let scale = scales[n] * factor(row);
-                        assert_close(found, &reference(y, x, &matrices, rank, scale), 1e-4);
+                        let [a, b] = matrices(seed ^ n as u64, shape, rank);
+                        let scale = f64::from(scales[n] * factor(row));
+                        assert_close(found, &reference(y, x, [&a, &b], scale), 1e-4);
                     }
                 }
             }
@@ -116,7 +112,7 @@ fn an_adapter_without_a_change_of_the_projection_leaves_it() {
     let used = [Some(AdapterUse { adapter: adapter(1, shape, 2, 1.0), scale: 1.0 })];
     let (y, x) = (values(2, 7), values(3, 5));
     for target in [0, 2] {
-        let op = LoraDelta::new(target, shape, 2);
+        let op = delta(target, shape, 2);
         assert_eq!(run(&op, (Kernel::Scalar, &Solo), &used, [&y, &x]), y);
     }
 }
@@ -126,7 +122,7 @@ fn matrices_that_do_not_fit_are_refused() {
     let new = |a: usize, b: usize| LowRank::new(vec![0.0; a].into(), &vec![0.0; b], [3, 4], 1.0).map(drop);
     assert!(new(8, 6).is_some());
     assert!(new(7, 6).is_none() && new(8, 5).is_none());
-    let op = LoraDelta::new(0, [3, 4], 2);
+    let op = delta(0, [3, 4], 2);
     assert_eq!(op.output_widths(&[3, 4]), Ok(vec![3]));
     assert!(op.output_widths(&[4, 3]).is_err());
 }

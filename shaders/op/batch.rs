@@ -26,6 +26,9 @@ pub struct Batch<'a> {
     pub state_to: &'a [u32],
     /// The adapter of each sequence, if it has one. Empty when no sequence has one.
     pub adapters: &'a [Option<&'a AdapterUse>],
+    /// The slot on the device of each sequence's adapter; any number for a sequence without one. Empty on the CPU, which has no
+    /// slots, and when no sequence has an adapter.
+    pub adapter_slots: &'a [u32],
     /// For each sequence whether its rows are a canvas: they see each other, and of the positions before them what the first of
     /// them sees. Empty when no sequence has a canvas.
     pub canvases: &'a [bool],

@@ -33,7 +33,7 @@ fn run(
         activation_bits: ActivationBits::default(),
         tuning: Tuning::default(),
         team: &Solo,
-        batch: step.batch.as_batch(&step.batch.tables()),
+        batch: step.batch.as_batch(&step.batch.of_sequences()),
         kv,
         states: &StateCache::empty(),
         rows,

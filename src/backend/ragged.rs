@@ -39,6 +39,7 @@ impl RaggedRows {
             state_from: &self.state_from,
             state_to: &self.state_to,
             adapters,
+            adapter_slots: &[],
             canvases: &self.canvases,
             denoised: &self.denoised,
         }
@@ -151,6 +152,7 @@ pub(super) fn validate(step: &Step, limits: &EngineLimits) -> Result<(), String>
     at_most("sequences", step.sequences.len(), limits.max_sequences)?;
     at_most("rows with logits", step.logits_rows(), limits.max_logits_rows)?;
     at_most("rows with hidden values", step.hidden_rows(), limits.hidden.max_rows)?;
+    at_most("adapters", step.distinct_adapters().len(), limits.adapters.slots)?;
     let mut written_blocks = Vec::new();
     for (index, sequence) in step.sequences.iter().enumerate() {
         let end = sequence.first_position as usize + sequence.tokens.len();
@@ -179,7 +181,7 @@ pub(super) fn validate(step: &Step, limits: &EngineLimits) -> Result<(), String>
             return Err(format!("sequence {index} has {found} hidden values, but the engine reads {given}"));
         }
         if let Some(rank) = sequence.adapter.as_ref().map(|used| used.adapter.max_rank()) {
-            at_most("ranks in an adapter", rank, limits.max_adapter_rank)?;
+            at_most("ranks in an adapter", rank, limits.adapters.max_rank)?;
         }
         if !sequence.tokens.is_empty() {
             let first_block = sequence.first_position as usize / BLOCK_TOKENS;
@@ -245,11 +247,11 @@ fn validate_state(step: &Step, slots: usize) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{CanvasLimits, HiddenLimits, HiddenRows, SequenceRows, StepId};
+    use crate::engine::{AdapterLimits, CanvasLimits, HiddenLimits, HiddenRows, SequenceRows, StepId};
 
     fn limits() -> EngineLimits {
         EngineLimits {
-            max_adapter_rank: 0,
+            adapters: AdapterLimits::default(),
             vocab_size: 10,
             context_tokens: 40,
             kv_blocks: 4,

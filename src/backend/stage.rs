@@ -361,11 +361,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::{HiddenLimits, LogitsWanted, StepId};
+    use crate::engine::{AdapterLimits, HiddenLimits, LogitsWanted, StepId};
 
     fn limits() -> EngineLimits {
         EngineLimits {
-            max_adapter_rank: 0,
+            adapters: AdapterLimits::default(),
             vocab_size: 100,
             context_tokens: 64,
             kv_blocks: 16,

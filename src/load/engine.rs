@@ -173,11 +173,13 @@ impl Division {
                 |bytes: u64| (u128::from(bytes) * u128::from(block_bytes) / u128::from(all_blocks.max(1))) as u64;
             let weights: u64 = footprints().map(|footprint| footprint.weights).sum();
             let tied: u64 = here().map(|(part, _)| part.tied_bytes(options)).sum();
+            let adapters: u64 = footprints().map(|footprint| footprint.adapters).sum();
             let in_host = if is_host { retained + tied } else { 0 };
             let available = here().filter_map(|(part, _)| part.target.available_bytes()).min();
             let plan = memory::plan(&MemoryRequest {
                 weights_bytes: weights + in_host,
                 text_bytes: if is_host { request.text_bytes } else { 0 },
+                adapter_bytes: adapters + if is_host { request.adapter_bytes } else { 0 },
                 request_bytes: if is_host { request.request_bytes } else { 0 },
                 tier_bytes: if is_host { request.tier_bytes } else { 0 },
                 draft_bytes: options.draft.iter().filter(|it| it.device == own_memory).map(|it| it.bytes).sum(),

@@ -105,9 +105,9 @@ pub enum LoadError {
         /// The size of one expert.
         least_bytes: u64,
     },
-    /// Adapters were requested for a model on a device that does not compute them.
-    #[error("adapters need a model on the CPU, but the device is {device}")]
-    AdaptersWithoutCpu {
+    /// Adapters of experts were requested, but some experts are computed by the CPU next to the device that has the other layers.
+    #[error("adapters of experts need all experts on {device}, but some of them are left to the CPU")]
+    ExpertAdaptersOnHost {
         /// The chosen devices.
         device: String,
     },

@@ -49,7 +49,7 @@ impl HostPart {
         let rows = limits.max_batched_tokens;
         let scratch = self.layers.iter().map(|layer| layer.scratch_len(options.kernel, rows, 0)).max();
         let scratch = (scratch.unwrap_or(0) * size_of::<f32>()) as u64 + self.upload_buffer_bytes(options);
-        Footprint { weights: weights.chain(overhead).sum(), scratch, kv_block: 0, state_slot: 0 }
+        Footprint { weights: weights.chain(overhead).sum(), scratch, adapters: 0, kv_block: 0, state_slot: 0 }
     }
 
     /// Bytes of the staging buffers for expert uploads.
@@ -174,6 +174,7 @@ fn fewest_on_host(
         let cache = options.expert_cache_bytes.filter(|_| count > 0).unwrap_or(0);
         let plan = memory::plan(&MemoryRequest {
             weights_bytes: weights + cache,
+            adapter_bytes: whole.adapters,
             scratch_bytes: whole.scratch + if count > 0 { exchanged.unwrap_or(0) } else { 0 },
             block_bytes: whole.kv_block,
             slot_bytes: whole.state_slot,

@@ -7,11 +7,11 @@ use cuelight_shaders::cpu::{ActivationBits, Kernel};
 use cuelight_shaders::tuning::Tuning;
 
 use super::recommended::Recommended;
-use crate::adapters::AdapterLimits;
 use crate::backend::cpu::{self, SharedObserver};
 use crate::backend::vulkan::VulkanOptions;
 use crate::checkpoint::{self, Checkpoint, OpenError};
 use crate::device::{ComputeDevice, CpuExperts, Devices, ExpertStreaming, Shares};
+use crate::engine::AdapterLimits;
 use crate::format::chat_template::worker::WorkerProgram;
 use crate::memory::{MemoryPlan, Pool};
 use crate::model::Section;

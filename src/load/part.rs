@@ -124,6 +124,8 @@ impl ModelPart {
         Footprint {
             weights: self.weights_bytes
                 + graphs.iter().map(|graph| graph.repack_overhead_bytes(options.kernel)).sum::<u64>(),
+            // The CPU computes with the matrices in host memory.
+            adapters: 0,
             // Before the first step, the same memory is used for the piece of a weight that is being repacked.
             scratch: scratch.max(PIECE_BYTES as u64),
             kv_block: self.states.iter().map(|state| state.block_bytes(kv_type)).sum(),

@@ -14,13 +14,12 @@ use super::guarded::GuardedEngine;
 use super::options::LoadOptions;
 use super::progress::LoadProgress;
 use super::text::{chat_template, tokenizer_bytes, tokenizer_cancellable};
-use crate::adapters::{AdapterLimits, AdapterModel};
+use crate::adapters::AdapterModel;
 use crate::backend::offload::WithExperts;
 use crate::cancel::LoadCancel;
 use crate::checkpoint::Checkpoint;
-use crate::device::ComputeDevice;
 use crate::embedding::{EmbeddingSpec, Pooling};
-use crate::engine::{CanvasLimits, Engine, EngineLimits, HiddenLimits};
+use crate::engine::{AdapterLimits, CanvasLimits, Engine, EngineLimits, HiddenLimits};
 use crate::experts::HostExperts;
 use crate::format::chat_template::ChatTemplate;
 use crate::format::hugging_face::HeadCounts;
@@ -109,7 +108,7 @@ pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
         }
     }
     let (checkpoint, pending_weights) = options.source.open()?;
-    let model = ModelGraph::build_with(&*checkpoint, &build_options(options)?)?;
+    let model = ModelGraph::build_with(&*checkpoint, &build_options(options))?;
     check_canvases(&model, &*checkpoint, options)?;
     let mut card = ModelCard::read(&*checkpoint, &model, &options.recommended)?;
     if options.ignore_model_sampling {
@@ -119,10 +118,14 @@ pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
     let adapters = options.adapters.map(|limits| Arc::new(adapter_model(&model, limits)));
     let adapter_bytes = adapters.as_ref().map_or(0, |adapters| adapters.reserved_bytes());
     let request = MemoryRequest {
-        text_bytes: tokenizer_bytes(&*checkpoint)? + adapter_bytes,
+        text_bytes: tokenizer_bytes(&*checkpoint)?,
+        adapter_bytes,
         ..memory_request(&model, options, &limits)
     };
     let division = engine::divide(model, options, &limits, &request)?;
+    if options.adapters.is_some_and(|adapters| adapters.experts) && division.host.is_some() {
+        return Err(LoadError::ExpertAdaptersOnHost { device: options.device.to_string() });
+    }
     limits.device = division.describe(options);
     Ok(Draft { options: options.clone(), checkpoint, pending_weights, division, limits, request, card, adapters })
 }
@@ -140,17 +143,10 @@ fn check_canvases(model: &ModelGraph, checkpoint: &dyn Checkpoint, options: &Loa
     }
 }
 
-fn is_on_cpu(options: &LoadOptions) -> bool {
-    options.device.0.iter().all(|device| *device == ComputeDevice::Cpu)
-}
-
 /// What is built of the checkpoint.
-fn build_options(options: &LoadOptions) -> Result<BuildOptions, LoadError> {
-    if options.adapters.is_some() && !is_on_cpu(options) {
-        return Err(LoadError::AdaptersWithoutCpu { device: options.device.to_string() });
-    }
-    let LoadOptions { section, context_tokens, .. } = *options;
-    Ok(BuildOptions { section, context_tokens, adapter_rank: options.adapters.map(|limits| limits.max_rank) })
+fn build_options(options: &LoadOptions) -> BuildOptions {
+    let LoadOptions { section, context_tokens, adapters, .. } = *options;
+    BuildOptions { section, context_tokens, adapters }
 }
 
 /// What adapters of a model must fit.
@@ -191,7 +187,7 @@ fn limits(model: &ModelGraph, options: &LoadOptions) -> EngineLimits {
     let max_rows = if all_rows { max_batched_tokens } else { max_sequences };
     let reads = options.section == Section::Prediction;
     EngineLimits {
-        max_adapter_rank: options.adapters.map_or(0, |adapters| adapters.max_rank),
+        adapters: options.adapters.unwrap_or_default(),
         vocab_size: h.vocab_size,
         context_tokens,
         kv_blocks: 0,
@@ -217,6 +213,7 @@ fn memory_request(model: &ModelGraph, options: &LoadOptions, limits: &EngineLimi
         weights_bytes: 0,
         scratch_bytes: 0,
         text_bytes: 0,
+        adapter_bytes: 0,
         request_bytes: options.request_bytes,
         tier_bytes: options.tier_bytes,
         draft_bytes: 0,

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cuelight_shaders::layer_norm::LayerNorm;
+use cuelight_shaders::lora::{LoraDelta, Target};
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::op::ShapeError;
 use cuelight_shaders::reorder_columns::ReorderColumns;
@@ -17,6 +18,7 @@ use super::hyperparameters::HyperParameters;
 use super::weights::Weights;
 use crate::adapters::projections::{Projection, Projections};
 use crate::checkpoint::Checkpoint;
+use crate::engine::AdapterLimits;
 use crate::graph::{Graph, ValueId};
 
 /// A model graph under construction.
@@ -68,15 +70,15 @@ impl From<ShapeError> for BuildError {
 }
 
 impl<'a> Builder<'a> {
-    /// An empty graph for the model in `checkpoint`. With `adapter_rank`, adapters of at most this rank can change it.
+    /// An empty graph for the model in `checkpoint`. With `adapters`, adapters within these limits can change it.
     #[must_use]
     pub fn new(
         checkpoint: &'a dyn Checkpoint,
         family: &'static Family,
         h: &'a HyperParameters,
-        adapter_rank: Option<usize>,
+        adapters: Option<AdapterLimits>,
     ) -> Self {
-        let projections = Projections::new(adapter_rank);
+        let projections = Projections::new(adapters);
         let (weights, graph) = (Weights::new(checkpoint), Graph::default());
         Builder { weights, graph, family, h, projections, selected_positions: None }
     }
@@ -138,11 +140,9 @@ impl<'a> Builder<'a> {
                 order: self.weights.input_order(&stem, columns)?,
             });
         }
-        let mut adapted = Vec::with_capacity(outputs.len());
-        for (product, (stem, rows)) in self.products(projections, x)?.into_iter().zip(outputs) {
-            adapted.push(self.with_adapters(layer, (*stem, 0..*rows), [product, x])?);
-        }
-        Ok(adapted)
+        let products = self.products(projections, x)?;
+        let of_layer = outputs.iter().map(|(stem, rows)| (format!("blk.{layer}.{stem}.weight"), 0..*rows));
+        self.with_adapters(of_layer, products, x)
     }
 
     /// The products of `x` with matrices. Neighbours with their inputs in one order share an op.
@@ -164,18 +164,20 @@ impl<'a> Builder<'a> {
         order.map_or(Ok(x), |order| Ok(self.graph.push_one(ReorderColumns::new(order), &[x])?))
     }
 
-    /// The output `y` of a projection of `x` with the changes of adapters, where the model has them. The weight of the projection
+    /// The outputs `ys` of projections of `x` with the changes of adapters, where the model has them. The weight of a projection
     /// is some rows of a tensor.
     fn with_adapters(
         &mut self,
-        layer: usize,
-        (stem, rows): (&str, Range<usize>),
-        [y, x]: [ValueId; 2],
-    ) -> Result<ValueId, BuildError> {
-        let (tensor, columns) = (format!("blk.{layer}.{stem}.weight"), self.graph.width(x));
-        match self.projections.add(Projection { tensor, rows, columns }) {
-            Some(op) => Ok(self.graph.push_one(op, &[y, x])?),
-            None => Ok(y),
+        weights: impl Iterator<Item = (String, Range<usize>)>,
+        ys: Vec<ValueId>,
+        x: ValueId,
+    ) -> Result<Vec<ValueId>, BuildError> {
+        let columns = self.graph.width(x);
+        let projections = weights.map(|(tensor, rows)| Projection { tensor, expert: None, rows, columns, factor: 1.0 });
+        let targets: Option<Vec<Target>> = projections.map(|projection| self.projections.add(projection)).collect();
+        match targets {
+            Some(targets) => Ok(self.graph.push(LoraDelta::new(targets), &[&ys[..], &[x]].concat())?),
+            None => Ok(ys),
         }
     }
 
@@ -211,12 +213,12 @@ impl<'a> Builder<'a> {
         let order = self.weights.input_order(&format!("blk.{layer}.{stem}"), columns)?;
         let input = self.ordered(order, x)?;
         let products = self.graph.push(Linear::new(matrices, biases)?, &[input])?;
-        let (mut adapted, mut start) = (Vec::with_capacity(sizes.len()), 0);
-        for (product, size) in products.into_iter().zip(sizes) {
-            adapted.push(self.with_adapters(layer, (stem, start..start + size), [product, x])?);
-            start += size;
-        }
-        Ok(adapted)
+        let mut end = 0;
+        let parts = sizes.iter().map(|size| {
+            end += size;
+            (format!("blk.{layer}.{stem}.weight"), end - size..end)
+        });
+        self.with_adapters(parts, products, x)
     }
 }
 

@@ -6,6 +6,7 @@ use cuelight_shaders::cutoff::Cutoff;
 use cuelight_shaders::elementwise::{Activate, Add, GateRows};
 use cuelight_shaders::experts::{ExpertMatrix, Experts, Route};
 use cuelight_shaders::glu::{Activation, Glu};
+use cuelight_shaders::lora::Target;
 
 use super::arch::{FeedForward, SharedExpert};
 use super::builder::{BuildError, Builder};
@@ -146,7 +147,7 @@ impl ExpertLayer<'_> {
     fn op(self, builder: &mut Builder<'_>, width: usize) -> Result<Experts, BuildError> {
         let ExpertSizes { intermediate_size: intermediate, weighting, top_k, .. } = *self.sizes;
         let down = self.matrix(builder, "ffn_down_exps", width, intermediate)?;
-        Ok(match self.sizes.form {
+        let experts = match self.sizes.form {
             FeedForward::Gated(function) => {
                 let [gate, up] = self.gate_and_up(builder, intermediate, width)?;
                 Experts::new([gate, up, down], function, weighting, top_k)?
@@ -159,7 +160,30 @@ impl ExpertLayer<'_> {
                 let architecture = builder.family.architecture.to_owned();
                 return Err(ModelError::NoExperts { file: builder.weights.file(), architecture }.into());
             }
-        })
+        };
+        let targets = self.adapter_targets(builder, &experts)?;
+        Ok(experts.with_adapters(targets))
+    }
+
+    /// What of the experts adapters can change. Outputs of down are multiplied by factors of the file together with the weights of
+    /// routes, so the changes are divided by them.
+    fn adapter_targets(self, builder: &mut Builder<'_>, experts: &Experts) -> Result<Vec<Target>, BuildError> {
+        let factors = self.factors(builder, "ffn_down_exps")?;
+        let (hidden, intermediate) = (experts.hidden_size(), experts.intermediate_size());
+        let stems = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"];
+        let stems = &stems[stems.len() - experts.matrices_of_expert()..];
+        let targets = stems.iter().map(|stem| {
+            let is_down = *stem == "ffn_down_exps";
+            let shape = if is_down { [hidden, intermediate] } else { [intermediate, hidden] };
+            let factor = |expert: usize| match &factors {
+                Some(factors) if is_down => 1.0 / factors[expert],
+                _ => 1.0,
+            };
+            let tensor = self.name(&format!("{stem}.weight"));
+            builder.projections.add_of_experts(&tensor, shape, (0..experts.n_experts()).map(factor))
+        });
+        let targets: Option<Vec<Target>> = targets.collect();
+        Ok(targets.unwrap_or_default())
     }
 
     /// The gate and up matrices of every expert; some files store both in one tensor.

@@ -13,7 +13,7 @@
 //! - `canvas`: the rows of blocks that are denoised together
 //! - `prediction`: the input of a layer that predicts one more token
 //! - `per_layer`: inputs of single layers, where a model has them
-//! - [`output`]: what follows the last layer
+//! - [`output`]: what follows the last layer; `vocabulary`: adapters of the token embedding and the output head
 //! - [`ModelGraph::build`]: embedding, layers, output
 
 pub mod alibi;
@@ -32,6 +32,7 @@ mod per_layer;
 mod prediction;
 pub mod rope;
 mod streams;
+mod vocabulary;
 pub mod weights;
 
 use cuelight_shaders::elementwise::{Add, Scale};
@@ -43,6 +44,7 @@ use crate::adapters::projections::Projection;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::prediction::PredictionLayer;
 use crate::embedding::EmbeddingSpec;
+use crate::engine::AdapterLimits;
 use crate::graph::{Graph, ValueId};
 use arch::{EmbeddingNorm, Norms};
 use builder::{BuildError, Builder};
@@ -68,8 +70,8 @@ pub struct BuildOptions {
     pub section: Section,
     /// The longest sequence in tokens; `None` for as long as in training. Some models rotate differently in short contexts.
     pub context_tokens: Option<usize>,
-    /// The largest rank of adapters that can change the model; `None` for a model without adapters.
-    pub adapter_rank: Option<usize>,
+    /// The adapters that can change the model; `None` for a model without adapters.
+    pub adapters: Option<AdapterLimits>,
 }
 
 /// A model as a graph that a backend can run.
@@ -115,7 +117,7 @@ impl ModelGraph {
     fn build_section(checkpoint: &dyn Checkpoint, options: &BuildOptions) -> Result<ModelGraph, ModelError> {
         let family = arch::of(checkpoint)?;
         let hyperparameters = HyperParameters::read(checkpoint, family, options.context_tokens)?;
-        let mut builder = Builder::new(checkpoint, family, &hyperparameters, options.adapter_rank);
+        let mut builder = Builder::new(checkpoint, family, &hyperparameters, options.adapters);
         let embedding = build_ops(&mut builder, options.section).map_err(|error| error.in_file(checkpoint))?;
         builder.weights.check_all_layer_tensors_used(&hyperparameters.architecture, hyperparameters.layers.len())?;
         let weights_bytes = builder.weights.bytes();
@@ -133,6 +135,7 @@ fn build_ops(builder: &mut Builder<'_>, section: Section) -> Result<EmbeddingSpe
     let table_factor = builder.weights.factor("token_embd")?;
     let embedded = Embed::new(table.clone(), h.embedding_scale * table_factor);
     let x = builder.graph.push_one(embedded, &[])?;
+    let x = vocabulary::adapt_embedding(builder, x)?;
     let mut x = add_positions_and_type(builder, x)?;
     match builder.family.embedding_norm {
         EmbeddingNorm::Never => {}

@@ -7,7 +7,7 @@ use cuelight_shaders::weight::Weight;
 
 use super::arch::{EmbeddingNorm, Output};
 use super::builder::{BuildError, Builder};
-use super::canvas;
+use super::{canvas, vocabulary};
 use crate::embedding::{EmbeddingSpec, Pooling};
 use crate::graph::ValueId;
 
@@ -78,7 +78,9 @@ fn head(
     let bias = builder.weights.optional_vector("output.bias", h.vocab_size)?;
     let bias = bias.map(|bias| bias.iter().map(|bias| bias / factor).collect());
     let logits = builder.graph.push_one(Linear::new(vec![head], vec![bias])?, &[x])?;
-    let logits = builder.times(factor * h.logit_scale.unwrap_or(1.0), logits)?;
+    let logit_scale = h.logit_scale.unwrap_or(1.0);
+    let logits = builder.times(factor * logit_scale, logits)?;
+    let logits = vocabulary::adapt_head(builder, [logits, x], logit_scale)?;
     match h.logit_softcap {
         Some(cap) => Ok(builder.graph.push_one(Softcap::new(cap), &[logits])?),
         None => Ok(logits),

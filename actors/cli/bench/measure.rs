@@ -223,7 +223,7 @@ mod tests {
     use cuelight_engine::engine::ExpertResult;
     use cuelight_engine::profile::OpLabel;
 
-    use cuelight_engine::engine::HiddenLimits;
+    use cuelight_engine::engine::{AdapterLimits, HiddenLimits};
 
     use super::*;
 
@@ -259,7 +259,7 @@ mod tests {
 
     fn recording_engine() -> RecordingEngine {
         let limits = EngineLimits {
-            max_adapter_rank: 0,
+            adapters: AdapterLimits::default(),
             vocab_size: 10,
             context_tokens: 128,
             kv_blocks: 8,

@@ -1,6 +1,7 @@
 //! The state of the policy, and how it handles events.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, StepId};
@@ -17,6 +18,7 @@ use super::state_slots::StateSlots;
 use super::step_record::StepRecord;
 use super::step_time::StepTime;
 use super::tiers::Tiers;
+use crate::core::adapter_counts::AdapterCounts;
 use crate::core::cache_change::CacheChange;
 use crate::core::counts::Counts;
 use crate::core::request::{GenerationError, RequestId, SubmitError};
@@ -128,6 +130,23 @@ impl Policy {
             slot_evictions: self.slots.evictions(),
             tiers: Tier::ALL.map(|tier| self.tiers.counts(tier)),
         }
+    }
+
+    /// The running and waiting sequences of each adapter. It visits all sequences only of a model that may have adapters.
+    #[must_use]
+    pub fn adapter_counts(&self) -> AdapterCounts {
+        let mut counts = AdapterCounts::new(self.running.len(), self.waiting.len());
+        if self.limits.adapters.slots > 0 {
+            self.adapter_names(&self.running).for_each(|name| counts.add_running(name));
+            self.adapter_names(&self.waiting).for_each(|name| counts.add_waiting(name));
+        }
+        counts
+    }
+
+    /// The names of the adapters of some sequences.
+    fn adapter_names<'a>(&'a self, ranks: &'a BTreeSet<Rank>) -> impl Iterator<Item = Arc<str>> + 'a {
+        let adapter = |rank: &Rank| self.sequences.get(&rank.id)?.adapter.as_ref();
+        ranks.iter().filter_map(adapter).map(|used| Arc::clone(used.adapter.name()))
     }
 
     /// Accepts or refuses a request.

@@ -16,7 +16,9 @@ mod world;
 
 use std::time::Duration;
 
-use cuelight_engine::engine::{EngineLimits, HiddenLimits, LogitsWanted, RowSamplingParams, StepId, TokenId};
+use cuelight_engine::engine::{
+    AdapterLimits, EngineLimits, HiddenLimits, LogitsWanted, RowSamplingParams, StepId, TokenId,
+};
 
 use self::world::*;
 use super::*;
@@ -25,7 +27,7 @@ use crate::core::request::{GenerationError, RequestId, SpeculationOptions, Submi
 
 fn limits() -> EngineLimits {
     EngineLimits {
-        max_adapter_rank: 0,
+        adapters: AdapterLimits::default(),
         vocab_size: 1000,
         context_tokens: 128,
         kv_blocks: 12,

@@ -49,12 +49,12 @@ impl Bucket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::HiddenLimits;
+    use crate::engine::{AdapterLimits, HiddenLimits};
 
     #[test]
     fn a_bucket_counts_sequences_only_if_they_have_many_rows() {
         let limits = EngineLimits {
-            max_adapter_rank: 0,
+            adapters: AdapterLimits::default(),
             vocab_size: 0,
             context_tokens: 4096,
             kv_blocks: 0,

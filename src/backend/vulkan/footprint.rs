@@ -6,7 +6,7 @@ use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::op::Op;
 
 use super::probe::DeviceInfo;
-use super::{arena, resident, transfer};
+use super::{adapters, arena, resident, transfer};
 use crate::engine::{BLOCK_TOKENS, EngineLimits};
 use crate::graph::{Graph, MemoryLayout, Node, ValueId};
 
@@ -15,6 +15,8 @@ use crate::graph::{Graph, MemoryLayout, Node, ValueId};
 pub struct Footprint {
     /// Weights as they are packed on the device.
     pub weights: u64,
+    /// Slots for adapters.
+    pub adapters: u64,
     /// Values between ops, logits, and the step's own tables.
     pub scratch: u64,
     /// One KV block over all layers.
@@ -42,6 +44,7 @@ impl Footprint {
         let ops: Vec<&dyn Op> = graphs.iter().flat_map(Graph::ops).collect();
         Footprint {
             weights: resident::weights_bytes(&ops),
+            adapters: adapters::adapters_bytes(&ops, limits.adapters.slots),
             scratch: arena::total_bytes([values, scratch, transfers, 2 * step_layout(limits).bytes()]),
             kv_block: resident::kv_block_bytes(states, kv_type),
             state_slot: states.iter().map(LayerState::slot_bytes).sum(),

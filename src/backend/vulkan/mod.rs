@@ -8,6 +8,7 @@
 //! - `memory`, `buffer`, `arena`: memory types, buffers, and many regions in few buffers
 //! - `footprint`: the memory that graphs need
 //! - `resident`: weights, tables and the KV cache, which stay on the device from load to unload
+//! - `upload`: copies to device memory while a model is loaded; `adapters`: slots for adapters
 //! - `block_copies`: copies of KV blocks to and from host memory
 //! - `expert_upload`: uploads of experts during execution
 //! - `pipeline`, `record`: compiled shaders; dispatches and barriers in command buffers
@@ -16,6 +17,7 @@
 //! - `segment`, `stage`: a step from its rows to its outputs
 //! - [`roofline`]: the peak rates of a device
 
+mod adapters;
 mod arena;
 mod block_copies;
 mod bucket;
@@ -38,6 +40,7 @@ mod segment;
 mod stage;
 mod step_buffers;
 mod transfer;
+mod upload;
 
 use cuelight_shaders::op::Op;
 

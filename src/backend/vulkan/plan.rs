@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use ash::vk;
 use cuelight_shaders::cost::Cost;
 use cuelight_shaders::gpu::{DeviceValue, GpuArgs, Region};
+use cuelight_shaders::lora::DeviceAdapters;
 
 use super::bucket::Bucket;
 use super::device::Device;
@@ -23,6 +24,7 @@ pub(super) struct RecordContext<'a> {
     pub pool: &'a CommandPool,
     pub weights: &'a DeviceWeights,
     pub cache: &'a DeviceCache,
+    pub adapters: &'a DeviceAdapters,
     pub buffers: &'a StepBuffers,
     pub deterministic: bool,
 }
@@ -199,6 +201,7 @@ fn record_node(
         tables,
         kv: &context.cache.kv,
         states: &context.cache.states,
+        adapters: context.adapters,
         scratch: Region { address: work.address + scratch_start, bytes: work.bytes - scratch_start },
     });
     dispatches.iter().try_for_each(|dispatch| recorder.dispatch(dispatch))

@@ -14,14 +14,17 @@ use cuelight_shaders::recurrent::DeviceStates;
 use cuelight_shaders::weight::Weight;
 
 use super::arena::{Arena, total_bytes};
-use super::buffer::{Buffer, BufferSlice};
+use super::buffer::BufferSlice;
 use super::device::Device;
 use super::error::VulkanError;
 use super::expert_upload::PoolBuffers;
-use super::memory::MemoryKind;
 use super::record::{CommandPool, Recorder};
+use super::upload::Upload;
 use crate::cancel::LoadCancelled;
 use crate::engine::{BLOCK_TOKENS, BlockId};
+
+/// The most bytes of weights that are copied at once.
+const STAGING_BYTES: usize = 16 << 20;
 
 /// The weights and tables of some ops on a device.
 pub(super) struct DeviceWeights {
@@ -82,7 +85,7 @@ impl DeviceWeights {
         let table_bytes = tables(ops).map(|table| size_of_val(table) as u64);
         let sizes: Vec<u64> = layouts.iter().map(WeightLayout::bytes).chain(table_bytes).collect();
         let mut arena = Arena::new(device, "the weights", &sizes)?;
-        let mut upload = Upload::new(device)?;
+        let mut upload = Upload::new(device, STAGING_BYTES)?;
         for (index, (weight, layout)) in weights.iter().zip(&layouts).enumerate() {
             let (buffer, start) = arena.buffer_and_offset(index);
             upload.write(buffer, start, &layout.table())?;
@@ -192,118 +195,5 @@ impl DeviceCache {
             let plane = self.arenas[0].slice(*plane).expect("the regions of the cache are in its arena");
             plane.slice(u64::from(block) * bytes, bytes)
         })
-    }
-}
-
-/// Copies bytes from host memory to device memory.
-///
-/// If the CPU can write the device's memory, it writes there directly. Otherwise bytes pass through two staging buffers: one is
-/// filled while the device reads the other.
-struct Upload {
-    device: Arc<Device>,
-    pool: CommandPool,
-    staging: Vec<StagingBuffer>,
-    /// Index of the staging buffer that is being filled.
-    current: usize,
-}
-
-struct StagingBuffer {
-    buffer: Buffer,
-    commands: ash::vk::CommandBuffer,
-    filled: u64,
-    /// The copies from this buffer to their targets.
-    copies: Vec<(BufferSlice, BufferSlice)>,
-    /// The submission that reads it last.
-    last_read: u64,
-}
-
-impl Upload {
-    const STAGING_BYTES: usize = 16 << 20;
-
-    fn new(device: &Arc<Device>) -> Result<Self, VulkanError> {
-        let pool = CommandPool::new(device)?;
-        Ok(Upload { device: Arc::clone(device), pool, staging: Vec::new(), current: 0 })
-    }
-
-    /// Packs a weight and writes it at offset `start`, a number of rows at a time.
-    fn weight(
-        &mut self,
-        weight: &Weight,
-        layout: &WeightLayout,
-        buffer: &mut Buffer,
-        start: u64,
-    ) -> Result<(), VulkanError> {
-        let rows_at_once = (Self::STAGING_BYTES / weight.row_bytes().max(1)).clamp(1, weight.rows.max(1));
-        for first in (0..weight.rows).step_by(rows_at_once) {
-            let count = rows_at_once.min(weight.rows - first);
-            for (offset, bytes) in layout.pack(weight, first, count) {
-                self.write(buffer, start + offset, &bytes)?;
-            }
-        }
-        weight.release();
-        Ok(())
-    }
-
-    /// Writes bytes at offset `start`. They are on the device after [`Upload::finish`].
-    fn write(&mut self, to: &mut Buffer, start: u64, bytes: &[u8]) -> Result<(), VulkanError> {
-        if let Some(mapped) = to.mapped() {
-            mapped[start as usize..start as usize + bytes.len()].copy_from_slice(bytes);
-            return Ok(());
-        }
-        let (mut start, mut rest) = (start, bytes);
-        while !rest.is_empty() {
-            let staging = self.current_staging()?;
-            let (filled, free) = (staging.filled as usize, Self::STAGING_BYTES - staging.filled as usize);
-            let (chunk, later) = rest.split_at(rest.len().min(free));
-            let Some(mapped) = staging.buffer.mapped() else {
-                return Err(VulkanError::OutOfMemory { what: "uploads".to_owned(), bytes: rest.len() as u64 });
-            };
-            mapped[filled..filled + chunk.len()].copy_from_slice(chunk);
-            let len = chunk.len() as u64;
-            staging.copies.push((staging.buffer.slice(staging.filled, len), to.slice(start, len)));
-            // Aligned copies are faster on some devices.
-            staging.filled = (staging.filled + len).next_multiple_of(16).min(Self::STAGING_BYTES as u64);
-            (start, rest) = (start + len, later);
-            if staging.filled as usize == Self::STAGING_BYTES {
-                self.submit()?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The staging buffer that is being filled; allocated on first use.
-    fn current_staging(&mut self) -> Result<&mut StagingBuffer, VulkanError> {
-        if self.staging.len() <= self.current {
-            let buffer = Buffer::new(&self.device, "uploads", Self::STAGING_BYTES as u64, MemoryKind::Host)?;
-            let commands = self.pool.allocate()?;
-            self.staging.push(StagingBuffer { buffer, commands, filled: 0, copies: Vec::new(), last_read: 0 });
-        }
-        let staging = &mut self.staging[self.current];
-        if staging.filled == 0 {
-            self.device.wait(staging.last_read)?;
-        }
-        Ok(staging)
-    }
-
-    /// Submits the copies that have not been submitted yet.
-    fn submit(&mut self) -> Result<(), VulkanError> {
-        const STAGING_BUFFERS: usize = 2;
-        let Some(staging) = self.staging.get_mut(self.current).filter(|staging| staging.filled > 0) else {
-            return Ok(());
-        };
-        let mut recorder = Recorder::begin(&self.device, staging.commands)?;
-        for (from, to) in staging.copies.drain(..) {
-            recorder.copy_slice(from, to);
-        }
-        staging.last_read = self.device.submit(&[recorder.end()?])?;
-        staging.filled = 0;
-        self.current = (self.current + 1) % STAGING_BUFFERS;
-        Ok(())
-    }
-
-    /// Submits the remaining copies and waits for all of them.
-    fn finish(&mut self) -> Result<(), VulkanError> {
-        self.submit()?;
-        self.device.wait_for_all()
     }
 }

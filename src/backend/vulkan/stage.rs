@@ -12,6 +12,7 @@ use cuelight_shaders::op::{Batch, Op};
 use cuelight_shaders::sample_token;
 use cuelight_shaders::weight::Weight;
 
+use super::adapters::AdapterSlots;
 use super::block_copies::BlockCopies;
 use super::bucket::Bucket;
 use super::device::Device;
@@ -41,6 +42,7 @@ pub struct VulkanStage {
     plans: HashMap<(usize, Bucket), CommandPlan>,
     weights: DeviceWeights,
     cache: DeviceCache,
+    adapters: AdapterSlots,
     buffers: StepBuffers,
     block_copies: BlockCopies,
     pool: CommandPool,
@@ -76,6 +78,7 @@ impl VulkanStage {
         let ops: Vec<&dyn Op> = graphs.iter().flat_map(Graph::ops).collect();
         let weights = DeviceWeights::load(&device, &ops, progress)?;
         let cache = DeviceCache::new(&device, states, (limits.kv_blocks, limits.state_slots), kv_type)?;
+        let adapters = AdapterSlots::new(&device, &ops, limits.adapters.slots)?;
         let step_layout = step_layout(&limits);
         let pool = CommandPool::new(&device)?;
         let buffers = StepBuffers::new(&device, &pool, &graphs, &limits, &step_layout)?;
@@ -96,6 +99,7 @@ impl VulkanStage {
             plans: HashMap::new(),
             weights,
             cache,
+            adapters,
             buffers,
             block_copies: BlockCopies::default(),
             pool,
@@ -106,7 +110,8 @@ impl VulkanStage {
     /// Runs a segment for the flattened step; returns its outputs and the time of each op.
     fn compute(&mut self, number: usize, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, VulkanError> {
         let (block_tables, adapters) = (step.block_tables(), step.adapters());
-        let batch = self.rows.batch(&block_tables, &adapters);
+        let slots = self.adapters.place(&adapters)?;
+        let batch = Batch { adapter_slots: &slots, ..self.rows.batch(&block_tables, &adapters) };
         let written = self.step_layout.write(&batch, &mut self.buffers.words);
         let upload = self.buffers.write_step(&self.device, &written)?;
         let segment = &self.segments[number];
@@ -165,6 +170,7 @@ impl VulkanStage {
             pool: &self.pool,
             weights: &self.weights,
             cache: &self.cache,
+            adapters: &self.adapters.regions,
             buffers: &self.buffers,
             deterministic: self.options.deterministic,
         }

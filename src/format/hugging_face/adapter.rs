@@ -22,6 +22,8 @@ pub enum NoPlace {
 pub struct Place {
     /// The name of the tensor.
     pub tensor: String,
+    /// The expert whose matrix it is, of a tensor with a matrix for each expert.
+    pub expert: Option<usize>,
     /// The order of its rows, where it differs: for each row the row of the directory's matrix.
     pub rows: Option<Vec<usize>>,
     /// The order of its columns, where it differs.
@@ -52,15 +54,15 @@ pub fn place(
     }
     let placed = |target: &Target| placed(target, heads, shape);
     let found = families.find_map(|family| match fate(family, n_layers, name) {
-        // A weight that is divided among several tensors, or that is an expert's, is none of those that adapters change.
-        Fate::Targets(targets) => <[Target; 1]>::try_from(targets).ok().filter(|[target]| target.expert.is_none()),
+        // A weight that is divided among several tensors is none of those that adapters change.
+        Fate::Targets(targets) => <[Target; 1]>::try_from(targets).ok(),
         Fate::Ignored | Fate::Prediction(_) => None,
     });
     found.and_then(|[target]| placed(&target)).ok_or(NoPlace::Weight)
 }
 
 fn placed(target: &Target, heads: &HeadCounts, shape: [usize; 2]) -> Option<Place> {
-    let mut place = Place { tensor: target.name.clone(), rows: None, columns: None };
+    let mut place = Place { tensor: target.name.clone(), expert: target.expert, rows: None, columns: None };
     for op in target.ops {
         match step(*op, &shape, &PLAIN, heads) {
             None => {}
@@ -82,7 +84,7 @@ mod tests {
     }
 
     fn plain(tensor: &str) -> Place {
-        Place { tensor: tensor.to_owned(), rows: None, columns: None }
+        Place { tensor: tensor.to_owned(), expert: None, rows: None, columns: None }
     }
 
     #[test]
@@ -93,13 +95,14 @@ mod tests {
         assert_eq!(of("llama", "model.layers.0.self_attn.q_proj.weight"), Ok(rotated));
         let columns = of("qwen35", "model.layers.0.linear_attn.out_proj.weight").map(|place| place.columns);
         assert_eq!(columns, Ok(Some(vec![0, 1, 2, 3])));
+        let of_expert = Place { expert: Some(3), ..plain("blk.0.ffn_up_exps.weight") };
+        assert_eq!(of("qwen3moe", "model.layers.0.mlp.experts.3.up_proj.weight"), Ok(of_expert));
     }
 
     #[test]
     fn other_names_have_no_place() {
         assert_eq!(of("t5", "model.layers.0.self_attn.q_proj.weight"), Err(NoPlace::Architecture));
-        for name in ["model.layers.0.mlp.experts.3.up_proj.weight", "model.layers.2.mlp.up_proj.weight", "score.weight"]
-        {
+        for name in ["model.layers.0.mlp.experts.up_proj.weight", "model.layers.2.mlp.up_proj.weight", "score.weight"] {
             assert_eq!(of("qwen3moe", name), Err(NoPlace::Weight), "{name}");
         }
         assert_eq!(layer_of("model.language_model.layers.12.mlp.up_proj.weight"), Some(12));

@@ -64,6 +64,10 @@ pub enum AdapterFault {
     UnknownArchitecture(String),
     #[error("tensor {tensor:?} fits no projection of the model that an adapter can change")]
     NoTarget { tensor: String },
+    #[error("tensor {tensor:?} changes the token embedding or the output head, for which the model reserves no memory")]
+    NoVocabulary { tensor: String },
+    #[error("tensor {tensor:?} changes experts, for which the model reserves no memory")]
+    NoExperts { tensor: String },
     #[error("tensors {tensor:?} and another one change the same projection")]
     SameTarget { tensor: String },
     #[error("tensor {tensor:?} has the shape [{rows}, {columns}], but must be {expected}")]

@@ -16,8 +16,10 @@ const PICKLED: &str = "adapter_model.bin";
 
 /// What PEFT puts before the names of the model's modules.
 const PREFIX: &str = "base_model.model.";
-const A: &str = ".lora_A.weight";
-const B: &str = ".lora_B.weight";
+/// The ends of the names of A and B: of a projection, and of an embedding, whose columns are the vocabulary.
+const HALVES: [[&str; 2]; 2] = [[".lora_A.weight", ".lora_B.weight"], [".lora_embedding_A", ".lora_embedding_B"]];
+/// The end of the name of a copy of the model's own weight, which PEFT adds where an adapter changes an embedding or the head.
+const BASE: &str = ".base_layer.weight";
 
 /// Opens a PEFT directory.
 pub(super) fn open(folder: &Path) -> Result<LoraFile, AdapterError> {
@@ -39,18 +41,18 @@ pub(super) fn open(folder: &Path) -> Result<LoraFile, AdapterError> {
 
 fn pairs(files: &Safetensors, config: &PeftConfig) -> Result<Vec<LoraPair>, AdapterFault> {
     let mut pairs = Vec::new();
-    for tensor in files.tensors() {
+    for tensor in files.tensors().iter().filter(|tensor| !tensor.name.ends_with(BASE)) {
         let name = &tensor.name;
-        let (stem, end) = match (name.strip_suffix(A), name.strip_suffix(B)) {
-            (Some(stem), _) => (stem, B),
-            (_, Some(stem)) => (stem, A),
-            (None, None) => return Err(AdapterFault::UnknownTensor { tensor: name.clone() }),
+        let halves = HALVES.iter().flat_map(|[a, b]| [[a, b], [b, a]]);
+        let found = halves.filter_map(|[own, other]| Some((name.strip_suffix(*own)?, *own, *other))).next();
+        let Some((stem, own, end)) = found else {
+            return Err(AdapterFault::UnknownTensor { tensor: name.clone() });
         };
         let other = format!("{stem}{end}");
         let Some(half) = files.tensor(&other) else {
             return Err(AdapterFault::MissingHalf { tensor: name.clone(), other });
         };
-        if end == A {
+        if HALVES.iter().any(|[_, b]| *b == own) {
             continue;
         }
         let module = stem.strip_prefix(PREFIX).unwrap_or(stem);
@@ -59,7 +61,8 @@ fn pairs(files: &Safetensors, config: &PeftConfig) -> Result<Vec<LoraPair>, Adap
         if a.rows != stated {
             return Err(AdapterFault::Rank { tensor: name.clone(), found: a.rows, stated });
         }
-        pairs.push(LoraPair { weight: WeightName::HuggingFace(format!("{module}.weight")), a, b, scale });
+        let weight = WeightName::HuggingFace(format!("{module}.weight"));
+        pairs.push(LoraPair { weight, a, is_transposed: false, b, experts: None, scale });
     }
     Ok(pairs)
 }

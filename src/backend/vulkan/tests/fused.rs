@@ -9,6 +9,7 @@ use cuelight_shaders::fusion::{FusedCase, fused_cases};
 use cuelight_shaders::gpu::weight::WeightLayout;
 use cuelight_shaders::gpu::{DeviceLimits, DeviceValue, GpuArgs, Region, RowCount};
 use cuelight_shaders::kv::{DeviceKv, plane_block_bytes};
+use cuelight_shaders::lora::DeviceAdapters;
 use cuelight_shaders::recurrent::DeviceStates;
 use cuelight_shaders::weight::Weight;
 
@@ -17,7 +18,7 @@ use super::{assert_clean, half_of, shared_device};
 use crate::backend::stage::PipelineStage;
 use crate::backend::vulkan::record::Hazards;
 use crate::backend::vulkan::{Device, ExecutionOptions, VulkanStage};
-use crate::engine::{EngineLimits, HiddenLimits, LogitsWanted, SequenceRows, Step, StepId};
+use crate::engine::{AdapterLimits, EngineLimits, HiddenLimits, LogitsWanted, SequenceRows, Step, StepId};
 use crate::format::gguf::Gguf;
 use crate::graph::{Graph, MemoryLayout, MostRows, ValueId};
 use crate::model::ModelGraph;
@@ -64,7 +65,7 @@ fn a_fused_op_has_the_same_bits_as_its_ops_in_sequence() {
 
 fn limits(model: &ModelGraph) -> EngineLimits {
     EngineLimits {
-        max_adapter_rank: 0,
+        adapters: AdapterLimits::default(),
         vocab_size: model.graph.output().map_or(0, |logits| model.graph.width(logits)),
         context_tokens: 512,
         kv_blocks: 32,
@@ -172,6 +173,7 @@ fn dispatches_and_barriers(graph: &Graph, kv: &DeviceKv) -> [usize; 2] {
             tables: &tables,
             kv,
             states: &DeviceStates::default(),
+            adapters: &DeviceAdapters::default(),
             scratch: Region { address: 1 << 30, bytes: 1 << 30 },
         });
         for dispatch in dispatches {

@@ -11,9 +11,11 @@ use std::sync::Arc;
 use cuelight_shaders::attention::KvType;
 use cuelight_shaders::cases::{CaseBatch, CaseCache};
 use cuelight_shaders::gpu::{DeviceLimits, DeviceValue, Dispatch, GpuArgs, Module, Region, RowCount, StepLayout};
-use cuelight_shaders::op::{Op, Selection};
+use cuelight_shaders::lora::DeviceAdapters;
+use cuelight_shaders::op::{Batch, Op, Selection};
 
 use crate::backend::vulkan::Device;
+use crate::backend::vulkan::adapters::AdapterSlots;
 use crate::backend::vulkan::bucket::Bucket;
 use crate::backend::vulkan::buffer::Buffer;
 use crate::backend::vulkan::error::VulkanError;
@@ -21,10 +23,13 @@ use crate::backend::vulkan::memory::MemoryKind;
 
 use crate::backend::vulkan::record::{CommandPool, Recorder};
 use crate::backend::vulkan::resident::{DeviceCache, DeviceWeights};
-use crate::engine::{EngineLimits, HiddenLimits};
+use crate::engine::{AdapterLimits, EngineLimits, HiddenLimits};
 
 /// The initial content of memory: a NaN, so that a result computed from it is detected.
 const PATTERN: u32 = 0x7fc0_c0de;
+
+/// The most adapters of a step.
+const CASE_ADAPTERS: usize = 8;
 
 /// The alignment of regions in the buffer and the minimum distance between two.
 const GUARD_BYTES: u64 = 256;
@@ -123,13 +128,17 @@ impl<'a> OneOp<'a> {
         let mut before = vec![PATTERN; total as usize / size_of::<u32>()];
         let words = |index: usize| starts[index] as usize / 4..(starts[index] + sizes[index]) as usize / 4;
         layout.write_header(regions.step.address, &mut before[words(0)]);
-        layout.write(&batch.as_batch(&batch.tables()), &mut before[words(0)]);
+        let mut adapters = AdapterSlots::new(&self.device, &[self.op], CASE_ADAPTERS)?;
+        let of_sequences = batch.of_sequences();
+        let on_cpu = batch.as_batch(&of_sequences);
+        let adapter_slots = &adapters.place(on_cpu.adapters)?;
+        layout.write(&Batch { adapter_slots, ..on_cpu }, &mut before[words(0)]);
         for (index, input) in inputs.iter().enumerate() {
             let start = words(2 + index).start;
             before[start..start + input.len()].copy_from_slice(&bits(input));
         }
 
-        let dispatches = self.dispatches(bucket, bucket_rows, &regions);
+        let dispatches = self.dispatches(bucket, bucket_rows, &regions, &adapters.regions);
         self.ran.replace(dispatches.iter().map(|dispatch| dispatch.module).collect());
         self.assert_declared(&dispatches, &work, &regions);
         let after = self.execute(&work, &before, &dispatches)?;
@@ -141,7 +150,13 @@ impl<'a> OneOp<'a> {
         Ok(output_widths.iter().enumerate().map(output).collect())
     }
 
-    fn dispatches(&self, bucket: Bucket, rows: RowCount, regions: &Regions) -> Vec<Dispatch> {
+    fn dispatches(
+        &self,
+        bucket: Bucket,
+        rows: RowCount,
+        regions: &Regions,
+        adapters: &DeviceAdapters,
+    ) -> Vec<Dispatch> {
         let (weights, tables) = &self.weights.of_ops[0];
         self.op.dispatches(&GpuArgs {
             device: &self.limits,
@@ -158,6 +173,7 @@ impl<'a> OneOp<'a> {
             tables,
             kv: &self.cache.kv,
             states: &self.cache.states,
+            adapters,
             scratch: regions.scratch,
         })
     }
@@ -217,7 +233,7 @@ fn layout_with_guards(sizes: &[u64]) -> (Vec<u64>, u64) {
 /// The bucket that an engine with large limits would use.
 pub fn bucket(batch: &CaseBatch) -> Bucket {
     let limits = EngineLimits {
-        max_adapter_rank: 0,
+        adapters: AdapterLimits::default(),
         vocab_size: 0,
         context_tokens: 4096,
         kv_blocks: 0,
@@ -229,7 +245,7 @@ pub fn bucket(batch: &CaseBatch) -> Bucket {
         canvas: None,
         device: String::new(),
     };
-    Bucket::of(&batch.as_batch(&batch.tables()), &limits)
+    Bucket::of(&batch.as_batch(&batch.of_sequences()), &limits)
 }
 
 /// The bits of values.
