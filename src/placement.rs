@@ -84,7 +84,7 @@ fn before_last_layers(graph: &Graph, count: usize) -> Result<usize, SplitError> 
     let layers = layers(graph);
     let starts = starts(graph);
     let inner = || starts.iter().filter(|start| start.layers_before > 0);
-    let (Some(first), Some(last)) = (inner().next(), inner().last()) else {
+    let (Some(first), Some(last)) = (inner().next(), inner().next_back()) else {
         return Err(SplitError::TooFewParts { parts: 1, devices: 2 });
     };
     let [most, fewest] = [first, last].map(|start| layers - start.layers_before);
