@@ -84,27 +84,26 @@ fn setup(kv_type: KvType) -> Setup {
     }
 }
 
-/// Some of the checkpoints: one in three, which ones changes from day to day. All run in the slow tier.
-fn sampled_checkpoints() -> Vec<Expected> {
-    const SAMPLE: usize = 3;
+/// One in `sample` of the checkpoints. Which ones changes from day to day.
+fn sampled_checkpoints(sample: usize) -> Vec<Expected> {
     let today = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() / 86_400) as usize;
-    checkpoints().into_iter().skip(today % SAMPLE).step_by(SAMPLE).collect()
+    checkpoints().into_iter().skip(today % sample).step_by(sample).collect()
 }
 
 #[test]
 fn checkpoints_agree_with_transformers_with_a_float32_cache() {
-    agree_with_transformers(sampled_checkpoints(), KvType::F32);
+    agree_with_transformers(sampled_checkpoints(3), KvType::F32);
 }
 
 #[test]
 fn checkpoints_agree_with_transformers_with_a_float16_cache() {
-    agree_with_transformers(sampled_checkpoints(), KvType::F16);
+    agree_with_transformers(sampled_checkpoints(3), KvType::F16);
 }
 
 #[test]
-#[ignore = "slow tier: a software device compiles the shaders of all families for minutes"]
-fn every_checkpoint_agrees_with_transformers() {
-    agree_with_transformers(checkpoints(), KvType::F32);
+#[ignore = "slow tier: a software device compiles the shaders of many families for minutes"]
+fn half_of_the_checkpoints_agree_with_transformers() {
+    agree_with_transformers(sampled_checkpoints(2), KvType::F32);
 }
 
 #[test]
