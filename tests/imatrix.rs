@@ -246,6 +246,8 @@ fn quantize_uses_the_file() {
 fn wrong_input_is_refused_and_leaves_no_file() {
     let (folder, model) = (Folder::new(), fixture("llama.gguf"));
     let model = model.to_str().unwrap();
+    let reordered = fixture("../quantized_directories/llama-gptq-order");
+    let reordered = reordered.to_str().unwrap();
     std::fs::write(folder.path("short.txt"), "Hello there.").unwrap();
     std::fs::write(folder.path("binary.txt"), [b'a', 0xff, b'b']).unwrap();
     std::fs::write(folder.path("taken.gguf"), "mine").unwrap();
@@ -254,6 +256,7 @@ fn wrong_input_is_refused_and_leaves_no_file() {
         (&[model, "binary.txt", "-o", "out.gguf"], "is not UTF-8 text (at byte 1)"),
         (&[model, "none.txt", "-o", "out.gguf"], "cannot read the text none.txt"),
         (&[model, "text.txt", "-o", "taken.gguf"], "taken.gguf exists"),
+        (&[reordered, "text.txt", "-o", "out.gguf"], "reorders the columns of its matrix"),
         (&[model, "text.txt", "-o", "no/such/out.gguf", "-c", "24"], "cannot write no/such/out.gguf"),
         (&["./none.gguf", "text.txt", "-o", "out.gguf"], "no such file"),
     ] {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cuelight_engine::backend::cpu::SharedObserver;
-use cuelight_engine::checkpoint;
+use cuelight_engine::checkpoint::{self, Checkpoint, Metadata};
 use cuelight_engine::importance::{ImportanceSums, MeasuredText};
 use cuelight_engine::load::{ComputeDevice, CpuExperts, ExpertStreaming, LoadOptions, Source};
 use cuelight_engine::perplexity::{Perplexity, Scored, Scorer, Text};
@@ -71,10 +71,12 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     }
     let text = text_file::read(&args.text)?;
     let path = context.locate(&args.model)?;
+    let checkpoint = checkpoint::open(&path).map_err(CliError::other)?;
+    check_order(&*checkpoint)?;
     let sums = Arc::new(Mutex::new(ImportanceSums::default()));
     let (windows, perplexity) = measure(args, &text, options(args, path.clone(), sums.clone(), context)?, context)?;
     let mut sums = std::mem::take(&mut *sums.lock().unwrap_or_else(PoisonError::into_inner));
-    sums.retain(checkpoint::open(&path).map_err(CliError::other)?.tensors());
+    sums.retain(checkpoint.tensors());
     if sums.unused() > 0 {
         let unused = sums.unused();
         context
@@ -90,6 +92,19 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
         args.context,
         perplexity.value()
     ))
+}
+
+/// Refuses a model with columns in an order of their own: that of its importance matrix would be another one.
+fn check_order(checkpoint: &dyn Checkpoint) -> Result<(), CliError> {
+    match checkpoint.tensors().iter().find(|tensor| tensor.name.ends_with(".input_order")) {
+        None => Ok(()),
+        Some(tensor) => Err(CliError::Failed(format!(
+            "{}: {:?} reorders the columns of its matrix, which an importance matrix cannot state: measure the model before its \
+             quantization",
+            checkpoint.path().display(),
+            tensor.name
+        ))),
+    }
 }
 
 /// The options of a model on the CPU alone, which the observer sees.
