@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cuelight_engine::backend::cpu::SharedObserver;
-use cuelight_engine::checkpoint::{self, Checkpoint, Metadata};
+use cuelight_engine::checkpoint::{self, Checkpoint};
 use cuelight_engine::importance::{ImportanceSums, MeasuredText};
 use cuelight_engine::load::{ComputeDevice, CpuExperts, ExpertStreaming, LoadOptions, Source};
 use cuelight_engine::perplexity::{Perplexity, Scored, Scorer, Text};
