@@ -194,7 +194,7 @@ fn of_both_formats_gguf_is_downloaded_unless_safetensors_are_named() {
 #[test]
 fn pickled_weights_and_incomplete_repositories_are_refused_before_anything_is_downloaded() {
     let without = |name: &str| directory().into_iter().filter(|(file, _)| !file.starts_with(name)).collect::<Vec<_>>();
-    let (pickled, no_tokenizer) = (without("model"), without("tokenizer.json"));
+    let (pickled, no_tokenizer) = (without("model"), without("tokenizer."));
     for (files, part) in [(pickled, "Python pickles (pytorch_model.bin)"), (no_tokenizer, "no tokenizer.json")] {
         let hub = FakeHub::new(&files);
         for reference in ["Org/Model-GGUF", "Org/Model-GGUF:safetensors"] {

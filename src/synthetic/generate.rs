@@ -128,7 +128,7 @@ struct Chunk {
 
 impl FileLayout {
     fn new(synthetic: &Synthetic) -> Self {
-        let mut file = metadata::describe(synthetic);
+        let mut file = metadata::describe(synthetic.shape, synthetic.recipe);
         let mut formatted = Vec::new();
         for tensor in tensors(synthetic.shape) {
             let format = synthetic.format(&tensor);

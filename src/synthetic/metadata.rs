@@ -1,12 +1,11 @@
 //! The metadata of a file: the keys that a loader needs.
 
-use super::Synthetic;
 use super::shape::{Key, RopeStretch, Shape, letter};
 use crate::format::gguf::write::{GgufBuilder, ToValue};
+use crate::quantization_recipe::QuantizationRecipe;
 
 /// A file with its metadata and without tensors.
-pub(super) fn describe(synthetic: &Synthetic) -> GgufBuilder {
-    let Synthetic { shape, recipe } = synthetic;
+pub(super) fn describe(shape: &Shape, recipe: &QuantizationRecipe) -> GgufBuilder {
     let file = hyperparameters(shape)
         .key("general.type", "model")
         .key("general.name", format!("Synthetic {}", shape.title))
