@@ -63,10 +63,12 @@ impl Adapted<'_> {
     pub fn activate(&self, variant: u32, [hidden, up]: [Region; 2]) -> Dispatch {
         let width = self.experts.intermediate_size();
         let is_gated = self.experts.gate.is_some();
-        let push = Push::new().address(hidden.address).address(up.address).address(self.args.step);
+        // Without a gate the second address is not used.
+        let second = if is_gated { up } else { hidden };
+        let push = Push::new().address(hidden.address).address(second.address).address(self.args.step);
         let mut dispatch = self.each_column(hidden, width);
         dispatch.constants.extend([(27, variant), (37, u32::from(is_gated))]);
-        let reads = [hidden].into_iter().chain(is_gated.then_some(up)).collect();
+        let reads = vec![hidden, second];
         Dispatch { module: Module::ExpertsActivate, push: self.rows_of(push).size(width), reads, ..dispatch }
     }
 
