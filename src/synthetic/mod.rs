@@ -6,7 +6,7 @@
 //!
 //! # Layout, in reading order
 //!
-//! - [`shape`] and [`models`]: the sizes of a model, and the table of all models
+//! - [`shape`], [`series`] and [`models`]: the sizes of a model, what a series has in common, and the table of all models
 //! - [`recorder`] and [`tensors`]: the tensors of a shape, which its graph asks for
 //! - [`metadata`] and [`vocabulary`]: the metadata of the file
 //! - [`generate`]: the bytes of the file
@@ -15,6 +15,7 @@ pub mod generate;
 mod metadata;
 pub mod models;
 mod recorder;
+mod series;
 pub mod shape;
 pub mod tensors;
 mod vocabulary;

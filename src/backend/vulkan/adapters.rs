@@ -1,6 +1,6 @@
 //! The adapters on a device: a number of slots, of which each holds one.
 //!
-//! Steps carry adapters themselves, not slots. An adapter is copied to a slot by the first step that uses it here, in place of the
+//! Steps carry adapters themselves, not slots. The first step that uses an adapter copies it to a slot and replaces the
 //! one that no step has used for longest.
 
 use std::sync::Arc;
