@@ -116,16 +116,6 @@ impl Kernel {
         }
     }
 
-    /// The kernel that multiplies floating-point weights where this one is used: itself unless it computes in integers.
-    #[must_use]
-    pub fn for_float_weights(self) -> Kernel {
-        match self.instruction_set() {
-            InstructionSet::Portable => Kernel::Scalar,
-            InstructionSet::Avx2 | InstructionSet::Avx512 => Kernel::Avx2,
-            InstructionSet::Neon => Kernel::Neon,
-        }
-    }
-
     /// Whether products with quantised weights are computed in integers.
     #[must_use]
     pub fn is_integer(self) -> bool {

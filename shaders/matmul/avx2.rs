@@ -39,7 +39,7 @@ type Sums = [[__m256; TILE_OUTPUTS]; PANEL_ROWS];
 pub(super) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
     const { assert!(SPAN.is_multiple_of(F::BLOCK_LEN) && SPAN.is_multiple_of(LANES)) };
     const { assert!(F::BLOCK_LEN == 1 || F::BLOCK_LEN.is_multiple_of(LANES)) };
-    if task.rows <= few_rows::<F>() && task.weight.columns.is_multiple_of(run_len::<F>()) {
+    if is_few::<F>(task) {
         return run_few::<F>(task);
     }
     let mut decoded = Decoded([[0.0; SPAN]; TILE_OUTPUTS]);
@@ -57,6 +57,11 @@ pub(super) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
             finish(task, rows.clone(), outputs, &sums);
         }
     }
+}
+
+/// Whether the task has few rows, for which [`run_few`] is the faster way.
+pub(super) fn is_few<F: BlockFormat>(task: &Task<'_>) -> bool {
+    task.rows <= few_rows::<F>() && task.weight.columns.is_multiple_of(run_len::<F>())
 }
 
 /// Rows of input up to which no buffer is used. Values that are stored as they are cost little to decode twice.
@@ -79,7 +84,7 @@ const RUN_OUTPUTS: usize = 4;
 ///
 /// The running sums are those of a panel: the same columns in the same order in the same lanes.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn run_few<F: BlockFormat>(task: &Task<'_>) {
+pub(super) fn run_few<F: BlockFormat>(task: &Task<'_>) {
     for first in task.outputs.clone().step_by(RUN_OUTPUTS) {
         let outputs = first..task.outputs.end.min(first + RUN_OUTPUTS);
         for row in (0..task.rows).step_by(RUN_ROWS) {
@@ -163,7 +168,7 @@ fn one_sum<F: BlockFormat, const ROWS: usize>(
 /// Prefetches the weights `ahead` bytes after `bytes`; nothing with 0. A prefetch past the end has no effect.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn prefetch_beyond(bytes: &[u8], ahead: usize) {
+pub(super) fn prefetch_beyond(bytes: &[u8], ahead: usize) {
     const CACHE_LINE: usize = 64;
     if ahead == 0 {
         return;
@@ -297,7 +302,7 @@ fn tile<const OUTPUTS: usize, const ROWS: usize>(
 /// A mask of the first `count` lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn first_lanes(count: usize) -> __m256i {
+pub(super) fn first_lanes(count: usize) -> __m256i {
     const ONES_THEN_ZEROS: [i32; 2 * LANES] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
     let lanes = &ONES_THEN_ZEROS[LANES - count..][..LANES];
     // SAFETY: the slice has LANES values of 4 bytes, the size of the register.

@@ -2,7 +2,7 @@
 //!
 //! - [`Linear`]: the op, its checks, and how its work is split into tasks
 //! - [`mod@reference`]: the float64 reference, for tests
-//! - [`scalar`], `avx2`, `neon`: the float32 kernels, one file per instruction set
+//! - [`scalar`], `avx2`, `avx512`, `neon`: the float32 kernels, one file per instruction set
 //! - [`integer`]: the kernels that round the input to 15 bits
 //! - `heads`: the op with one weight per head of the input
 //! - `gpu`: the GPU dispatches
@@ -35,6 +35,8 @@ pub(crate) use inputs::{exact_activations, parts};
 
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod cases;
 mod few_rows;
 pub(crate) mod gpu;

@@ -227,6 +227,29 @@ proptest! {
         prop_assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "{format}: integer kernels differ");
     }
 
+    /// All instruction sets with fused products add up the same eight sums.
+    #[test]
+    fn every_kernel_but_the_portable_one_multiplies_floating_point_weights_with_the_same_bits(
+        format in 0..Format::ALL.len(),
+        outputs in 1..60_usize,
+        blocks in 1..20_usize,
+        rows in 1..200_usize,
+        seed in any::<u32>(),
+    ) {
+        let format = Format::ALL[format];
+        prop_assume!(format.integers().is_none());
+        let columns = blocks * format.block_len().max(31);
+        let columns = columns - columns % format.block_len();
+        let input = random::activations(rows * columns, seed.into());
+        let mut first = None;
+        for (kernel, op) in prepared(|| linear(&[format], &[outputs], columns, seed.into())) {
+            if kernel != Kernel::Scalar {
+                let found = bits(&run(&op, kernel, &Solo, &input)[0]);
+                prop_assert_eq!(first.get_or_insert_with(|| found.clone()), &found, "{} {}", kernel, format);
+            }
+        }
+    }
+
     /// Any value, even one that no calibration chooses.
     #[test]
     fn no_tuning_changes_a_bit(
