@@ -150,6 +150,12 @@ impl<'a> Panels<'a> {
         self.rows
     }
 
+    /// The precision of the rows.
+    #[must_use]
+    pub fn bits(&self) -> ActivationBits {
+        self.bits
+    }
+
     /// Bytes of one row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {

@@ -3,20 +3,21 @@
 use std::arch::x86_64::{
     __m128i, __m256, __m256i, _mm_cvtsi32_si128, _mm_loadl_epi64, _mm_loadu_si128, _mm_setr_epi32, _mm256_abs_epi8,
     _mm256_add_epi8, _mm256_add_epi32, _mm256_and_si256, _mm256_andnot_si256, _mm256_blendv_epi8,
-    _mm256_broadcastsi128_si256, _mm256_castsi256_ps, _mm256_cmpeq_epi8, _mm256_cmpeq_epi32, _mm256_cmpgt_epi32,
-    _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_dpbusd_avx_epi32,
-    _mm256_fmadd_ps, _mm256_i32gather_epi32, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16,
-    _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps,
-    _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_sign_epi8, _mm256_sll_epi32, _mm256_slli_epi16,
-    _mm256_slli_epi32, _mm256_sllv_epi32, _mm256_srl_epi32, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_sub_epi8,
-    _mm256_sub_epi32, _mm256_xor_si256,
+    _mm256_broadcastsi128_si256, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmpeq_epi8,
+    _mm256_cmpeq_epi32, _mm256_cmpgt_epi32, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32,
+    _mm256_cvtph_ps, _mm256_dpbusd_avx_epi32, _mm256_extracti128_si256, _mm256_fmadd_ps, _mm256_i32gather_epi32,
+    _mm256_i32gather_epi64, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16,
+    _mm256_mul_ps, _mm256_or_si256, _mm256_permute4x64_epi64, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32,
+    _mm256_set1_ps, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_shuffle_ps, _mm256_sign_epi8, _mm256_sll_epi32,
+    _mm256_slli_epi16, _mm256_slli_epi32, _mm256_sllv_epi32, _mm256_srl_epi32, _mm256_srli_epi16, _mm256_storeu_ps,
+    _mm256_sub_epi8, _mm256_sub_epi32, _mm256_xor_si256,
 };
 
 use super::activations::Block;
 use super::packed::QUADS;
 use super::quads::{self, QuadRegisters};
 use super::registers::Registers;
-use super::tile;
+use super::rows;
 use crate::cpu::ActivationBits;
 use crate::matmul::Task;
 use crate::quant::BlockFormat;
@@ -43,7 +44,7 @@ struct Ymm<const VNNI: bool>;
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(in crate::matmul) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
     // SAFETY: this function enables the CPU features.
-    unsafe { tile::run::<Ymm<false>, F>(task) }
+    unsafe { rows::run::<Ymm<false>, F>(task) }
 }
 
 /// Computes the task.
@@ -53,7 +54,7 @@ pub(in crate::matmul) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 pub(in crate::matmul) unsafe fn run_vnni<F: BlockFormat>(task: &Task<'_>) {
     // SAFETY: this function enables the CPU features.
-    unsafe { tile::run::<Ymm<true>, F>(task) }
+    unsafe { rows::run::<Ymm<true>, F>(task) }
 }
 
 // SAFETY (of every block below): the caller guarantees the CPU features and the validity of the pointers, as the trait
@@ -143,12 +144,22 @@ impl<const VNNI: bool> Registers for Ymm<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn gather(table: *const u32, indices: __m256i, stride: usize) -> __m256i {
+    unsafe fn gather(table: *const u32, indices: __m256i) -> __m256i {
+        unsafe { _mm256_i32gather_epi32::<4>(table.cast(), indices) }
+    }
+
+    #[inline(always)]
+    unsafe fn gather_pairs(table: *const u32, indices: __m256i) -> [__m256i; 2] {
+        // The indices in an order in which the shuffles, which work on halves of a register, restore that of the lanes.
         unsafe {
-            match stride {
-                1 => _mm256_i32gather_epi32::<4>(table.cast(), indices),
-                _ => _mm256_i32gather_epi32::<8>(table.cast(), indices),
-            }
+            let indices = _mm256_permute4x64_epi64::<0b11_01_10_00>(indices);
+            let first = _mm256_i32gather_epi64::<8>(table.cast(), _mm256_castsi256_si128(indices));
+            let second = _mm256_i32gather_epi64::<8>(table.cast(), _mm256_extracti128_si256::<1>(indices));
+            let (first, second) = (_mm256_castsi256_ps(first), _mm256_castsi256_ps(second));
+            [
+                _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(first, second)),
+                _mm256_castps_si256(_mm256_shuffle_ps::<0b11_01_11_01>(first, second)),
+            ]
         }
     }
 
@@ -248,6 +259,11 @@ impl<const VNNI: bool> Registers for Ymm<VNNI> {
     #[inline(always)]
     unsafe fn multiply_add(a: __m256, b: __m256, c: __m256) -> __m256 {
         unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_floats(values: *const f32) -> __m256 {
+        unsafe { _mm256_loadu_ps(values) }
     }
 
     #[inline(always)]

@@ -2,12 +2,13 @@
 
 use std::arch::x86_64::{
     __m512, __m512i, _mm_cvtsi32_si128, _mm_loadu_si128, _mm256_loadu_si256, _mm512_add_epi8, _mm512_add_epi32,
-    _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_castsi512_ps, _mm512_cmplt_epi32_mask, _mm512_cmpneq_epi32_mask,
-    _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_dpbusd_epi32,
-    _mm512_fmadd_ps, _mm512_i32gather_epi32, _mm512_loadu_si512, _mm512_mask_mov_epi32, _mm512_mask_sub_epi8,
-    _mm512_maskz_and_epi32, _mm512_mul_ps, _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
-    _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_sll_epi32, _mm512_slli_epi16, _mm512_slli_epi32,
-    _mm512_sllv_epi32, _mm512_srl_epi32, _mm512_srli_epi16, _mm512_storeu_ps, _mm512_sub_epi32,
+    _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_castsi512_ps, _mm512_castsi512_si256, _mm512_cmplt_epi32_mask,
+    _mm512_cmpneq_epi32_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps,
+    _mm512_dpbusd_epi32, _mm512_extracti64x4_epi64, _mm512_fmadd_ps, _mm512_i32gather_epi32, _mm512_i32gather_epi64,
+    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_mov_epi32, _mm512_mask_sub_epi8, _mm512_maskz_and_epi32,
+    _mm512_mul_ps, _mm512_or_si512, _mm512_permutex2var_epi32, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_setr_epi32, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_sll_epi32, _mm512_slli_epi16,
+    _mm512_slli_epi32, _mm512_sllv_epi32, _mm512_srl_epi32, _mm512_srli_epi16, _mm512_storeu_ps, _mm512_sub_epi32,
     _mm512_ternarylogic_epi32, _mm512_test_epi8_mask,
 };
 
@@ -16,7 +17,7 @@ use super::avx2::copies_of_byte;
 use super::packed::QUADS;
 use super::quads::{self, QuadRegisters};
 use super::registers::Registers;
-use super::tile;
+use super::rows;
 use crate::cpu::ActivationBits;
 use crate::matmul::Task;
 use crate::quant::BlockFormat;
@@ -32,7 +33,7 @@ pub(super) struct Zmm;
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(in crate::matmul) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
     // SAFETY: this function enables the CPU features.
-    unsafe { tile::run::<Zmm, F>(task) }
+    unsafe { rows::run::<Zmm, F>(task) }
 }
 
 // SAFETY (of every block below): the caller guarantees the CPU features and the validity of the pointers, as the trait
@@ -103,12 +104,18 @@ impl Registers for Zmm {
     }
 
     #[inline(always)]
-    unsafe fn gather(table: *const u32, indices: __m512i, stride: usize) -> __m512i {
+    unsafe fn gather(table: *const u32, indices: __m512i) -> __m512i {
+        unsafe { _mm512_i32gather_epi32::<4>(indices, table.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn gather_pairs(table: *const u32, indices: __m512i) -> [__m512i; 2] {
         unsafe {
-            match stride {
-                1 => _mm512_i32gather_epi32::<4>(indices, table.cast()),
-                _ => _mm512_i32gather_epi32::<8>(indices, table.cast()),
-            }
+            let first = _mm512_i32gather_epi64::<8>(_mm512_castsi512_si256(indices), table.cast());
+            let second = _mm512_i32gather_epi64::<8>(_mm512_extracti64x4_epi64::<1>(indices), table.cast());
+            let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            let odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+            [_mm512_permutex2var_epi32(first, even, second), _mm512_permutex2var_epi32(first, odd, second)]
         }
     }
 
@@ -207,6 +214,11 @@ impl Registers for Zmm {
     #[inline(always)]
     unsafe fn multiply_add(a: __m512, b: __m512, c: __m512) -> __m512 {
         unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_floats(values: *const f32) -> __m512 {
+        unsafe { _mm512_loadu_ps(values) }
     }
 
     #[inline(always)]

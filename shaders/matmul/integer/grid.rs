@@ -1,4 +1,5 @@
-//! How operands are unpacked from the cells of a [`Grid`]: one gathered word for each quad and output.
+//! How operands are unpacked from the cells of a [`Grid`]: for each output one gathered word for a cell of four values, and two
+//! adjacent ones for a cell of eight.
 
 use super::packed::{QUAD_BYTES, QUADS};
 use super::registers::Registers;
@@ -30,6 +31,11 @@ pub(super) unsafe fn unpack<R: Registers>(
             _ => R::shift_lanes(R::load(rest.add(first / 32 * QUAD_BYTES)), -((first % 32) as i32)),
         };
         let words = Words::<R> { low, high, signs };
+        if grid.cell_len == 8 {
+            let ([a, b], [c, d]) = (words.pair::<0, 1>(grid, offset), words.pair::<2, 3>(grid, offset));
+            let ([e, f], [g, h]) = (words.pair::<4, 5>(grid, offset), words.pair::<6, 7>(grid, offset));
+            return [a, b, c, d, e, f, g, h];
+        }
         [
             words.quad::<0>(grid, offset),
             words.quad::<1>(grid, offset),
@@ -52,26 +58,41 @@ struct Words<R: Registers> {
 }
 
 impl<R: Registers> Words<R> {
-    /// The operands of one quad.
+    /// The operands of one quad, which is a cell.
     #[inline(always)]
     unsafe fn quad<const QUAD: usize>(&self, grid: &Grid, offset: u8) -> R::Integers {
-        let stride = grid.cell_len / 4;
-        let index = self.index(grid, QUAD / stride);
+        let index = self.index(grid, QUAD);
         // SAFETY: an index has as many bits as the number of cells. The caller guarantees the CPU features.
+        unsafe { self.with_signs::<QUAD>(R::gather(grid.quads.as_ptr(), index), offset) }
+    }
+
+    /// The operands of two quads, which are a cell.
+    #[inline(always)]
+    unsafe fn pair<const FIRST: usize, const SECOND: usize>(&self, grid: &Grid, offset: u8) -> [R::Integers; 2] {
+        let index = self.index(grid, FIRST / 2);
+        let table = grid.quads.as_ptr();
+        // SAFETY: as above.
         unsafe {
-            let table = grid.quads.as_ptr().add(QUAD % stride);
             match grid.signs {
                 Signs::Negate => {
-                    R::add_to_bytes(R::negate::<QUAD>(R::gather(table, index, stride), self.signs), offset)
+                    let [first, second] = R::gather_pairs(table, index);
+                    [self.with_signs::<FIRST>(first, offset), self.with_signs::<SECOND>(second, offset)]
                 }
                 Signs::Lower => {
                     let cell = R::and_lanes(index, R::splat_integer(grid.cells.len() as i32 - 1));
                     let bit = R::shift_lanes(index, -(grid.cells.len().ilog2() as i32));
                     let twos = R::and(R::subtract(R::zero(), bit), 2);
-                    R::subtract(R::gather(table, cell, stride), twos)
+                    R::gather_pairs(table, cell).map(|quad| R::subtract(quad, twos))
                 }
             }
         }
+    }
+
+    /// The integers of a quad with their signs, plus `offset`.
+    #[inline(always)]
+    unsafe fn with_signs<const QUAD: usize>(&self, quad: R::Integers, offset: u8) -> R::Integers {
+        // SAFETY: the caller guarantees the CPU features.
+        unsafe { R::add_to_bytes(R::negate::<QUAD>(quad, self.signs), offset) }
     }
 
     /// The index of a cell of the run.

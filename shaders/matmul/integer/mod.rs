@@ -7,7 +7,9 @@
 //! - `avx512`, `avx2`, `neon`: the instruction sets
 //! - `quads`: the dot products of instruction sets that multiply one quad at a time
 //! - `grid`: how the operands of a format with a grid are unpacked
-//! - `tile`: the loop that computes products, for every format and instruction set
+//! - `tile`: the loop that computes the products of a few rows, for every format and instruction set
+//! - `span`: the loop for many rows, which share unpacked weights
+//! - `rows`: the choice between these two
 //! - `amx`: a separate loop for tile instructions; it unpacks and scales like `tile`
 //!
 //! With `x = s q` in a block of activations and `w = d (c - offset) + m` in a group of weights (see
@@ -35,4 +37,6 @@ mod planes;
 #[cfg(target_arch = "x86_64")]
 mod quads;
 pub mod registers;
+mod rows;
+mod span;
 mod tile;

@@ -41,8 +41,10 @@ pub trait Registers {
     unsafe fn and_lanes(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// `a | b` for each lane.
     unsafe fn or_lanes(a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    /// The word `table[stride * index]` for the index in each lane; the stride is 1 or 2.
-    unsafe fn gather(table: *const u32, indices: Self::Integers, stride: usize) -> Self::Integers;
+    /// The word `table[index]` for the index in each lane.
+    unsafe fn gather(table: *const u32, indices: Self::Integers) -> Self::Integers;
+    /// The words `table[2 * index]` and `table[2 * index + 1]` for the index in each lane.
+    unsafe fn gather_pairs(table: *const u32, indices: Self::Integers) -> [Self::Integers; 2];
     /// Negates byte `i` of each lane if bit `4 QUAD + i` of the lane of `signs` is 1.
     unsafe fn negate<const QUAD: usize>(a: Self::Integers, signs: Self::Integers) -> Self::Integers;
     /// `a + value` for each byte.
@@ -82,6 +84,8 @@ pub trait Registers {
     unsafe fn multiply(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `a * b + c`, rounded once.
     unsafe fn multiply_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// Loads `LANES` values.
+    unsafe fn load_floats(values: *const f32) -> Self::Floats;
     /// Stores `LANES` values.
     unsafe fn store(a: Self::Floats, out: *mut f32);
 }

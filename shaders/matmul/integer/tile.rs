@@ -1,67 +1,21 @@
-//! The loop that multiplies the rows of a panel with a strip of outputs, for every format and instruction set.
-//!
-//! The codes of 32 columns are unpacked into registers and multiplied with each row of a tile of up to eight rows. A
-//! strip is read from memory once for the first tile; the next tiles read it from the cache.
-
-use std::ops::Range;
+//! The loop that multiplies a few rows with a strip of outputs, for every format and instruction set: the codes of 32 columns
+//! are unpacked into registers and multiplied with each row of a tile of up to eight rows.
 
 use super::activations::{Block, PANEL_ROWS, Panel};
 use super::grid;
 use super::packed::{Packing, QUAD_BYTES, QUADS, STRIP_ROWS, planes};
 use super::registers::Registers;
 use crate::cpu::ActivationBits;
-use crate::matmul::Task;
 use crate::prefetch::prefetch;
 use crate::quant::BlockFormat;
 use crate::quant::integer::{Scale, Unit};
 
-/// Computes the task.
+/// Computes the results of all rows of a panel for outputs `lane..lane + LANES` of a strip.
 ///
 /// # Safety
 /// The CPU must support the instruction set of `R`.
 #[inline(always)]
-pub(super) unsafe fn run<R: Registers, F: BlockFormat>(task: &Task<'_>) {
-    let (_, panels) = task.packed();
-    // SAFETY: the caller guarantees the same.
-    unsafe { run_rows::<R, F>(task, 0..panels.rows()) }
-}
-
-/// Computes some rows of the task. The first row must start a panel.
-///
-/// # Safety
-/// As [`run`].
-#[inline(always)]
-pub(super) unsafe fn run_rows<R: Registers, F: BlockFormat>(task: &Task<'_>, rows: Range<usize>) {
-    let (packed, panels) = task.packed();
-    if F::INTEGERS.is_none() {
-        return;
-    }
-    let in_cache = task.tuning.rows_in_cache / panels.row_bytes().max(1);
-    let rows_in_cache = in_cache.clamp(1, rows.len().max(1)).next_multiple_of(PANEL_ROWS);
-    let prefetch_ahead = task.tuning.prefetch_ahead;
-    for first_row in rows.clone().step_by(rows_in_cache) {
-        let rows = first_row..rows.end.min(first_row + rows_in_cache);
-        for first in task.outputs.clone().step_by(STRIP_ROWS) {
-            let strip = packed.strip(first);
-            let outputs = STRIP_ROWS.min(task.outputs.end - first);
-            for panel_row in rows.clone().step_by(PANEL_ROWS) {
-                let panel = panels.panel(panel_row);
-                let mut results = [[0.0; STRIP_ROWS]; PANEL_ROWS];
-                for lane in (0..outputs).step_by(R::LANES) {
-                    // SAFETY: the caller guarantees the CPU features.
-                    unsafe { multiply::<R, F>(strip, lane, panel, prefetch_ahead, &mut results) };
-                }
-                for (row, results) in results[..panel.rows].iter().enumerate() {
-                    task.finish(panel_row + row, first, &results[..outputs]);
-                }
-            }
-        }
-    }
-}
-
-/// Computes the results of all rows of a panel for outputs `lane..lane + LANES` of a strip.
-#[inline(always)]
-unsafe fn multiply<R: Registers, F: BlockFormat>(
+pub(super) unsafe fn multiply<R: Registers, F: BlockFormat>(
     strip: &[u8],
     lane: usize,
     panel: Panel<'_>,
@@ -157,6 +111,15 @@ pub(super) struct Scales<R: Registers> {
     minima: [R::Floats; 2],
 }
 
+impl<R: Registers> Scales<R> {
+    #[inline(always)]
+    pub(super) unsafe fn zero() -> Self {
+        // SAFETY: the caller guarantees the CPU features.
+        let zeros = unsafe { [R::splat(0.0); 2] };
+        Scales { scales: zeros, minima: zeros }
+    }
+}
+
 impl<R: Registers> Units<R> {
     #[inline(always)]
     pub(super) unsafe fn load<F: BlockFormat>(block: *const u8, lane: usize) -> Self {
@@ -212,7 +175,7 @@ impl<R: Registers> Units<R> {
 
 /// Adds the products of 32 columns to the sums of up to four rows, whose activations are consecutive.
 #[inline(always)]
-unsafe fn add_products<R: Registers, F: BlockFormat>(
+pub(super) unsafe fn add_products<R: Registers, F: BlockFormat>(
     sums: &mut [R::Floats],
     codes: &[R::Integers; QUADS],
     scales: &Scales<R>,

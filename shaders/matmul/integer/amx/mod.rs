@@ -40,6 +40,7 @@ use super::activations::{BLOCK_LEN, Block, LOW_BITS, PANEL_ROWS};
 use super::avx512::Zmm;
 use super::packed::{Packing, QUAD_BYTES, QUADS, STRIP_ROWS};
 use super::registers::Registers;
+use super::rows;
 use super::tile::{self, Scales, Units};
 use crate::cpu::ActivationBits;
 use crate::matmul::Task;
@@ -96,7 +97,7 @@ unsafe fn run_with<T: Tiles, F: BlockFormat>(task: &Task<'_>) {
         if rest >= task.tuning.amx_least_rows.max(1) {
             multiply::<T, F, false>(task, whole..rows);
         } else if rest > 0 {
-            tile::run_rows::<Zmm, F>(task, whole..rows);
+            rows::run_rows::<Zmm, F>(task, whole..rows);
         }
     }
 }

@@ -7,18 +7,18 @@ mod products;
 use std::arch::aarch64::{
     float32x4_t, int32x4_t, uint8x16_t, uint32x4_t, vaddq_s32, vaddq_u8, vandq_s32, vandq_u8, vandq_u32, vbicq_u32,
     vbslq_u32, vceqq_u32, vcltq_u32, vcreate_u8, vcvtq_f32_s32, vdupq_n_f32, vdupq_n_s32, vdupq_n_u8, vdupq_n_u32,
-    veorq_u8, vfmaq_f32, vget_low_s16, vget_low_u16, vld1_u16, vld1q_u8, vld1q_u32, vmovl_s8, vmovl_s16, vmovl_u8,
-    vmovl_u16, vmulq_f32, vorrq_s32, vorrq_u8, vqtbl1q_u8, vreinterpret_s8_u8, vreinterpretq_f32_u32,
-    vreinterpretq_s32_u8, vreinterpretq_s32_u16, vreinterpretq_s32_u32, vreinterpretq_u8_s32, vreinterpretq_u8_u32,
-    vreinterpretq_u16_s32, vreinterpretq_u32_s32, vshlq_n_u16, vshlq_n_u32, vshlq_s32, vshlq_u32, vshrq_n_u16,
-    vst1q_f32, vsubq_s32, vsubq_u8, vsubq_u32, vtstq_u8,
+    veorq_u8, vfmaq_f32, vget_low_s16, vget_low_u16, vld1_u16, vld1q_f32, vld1q_u8, vld1q_u32, vld2q_u32, vmovl_s8,
+    vmovl_s16, vmovl_u8, vmovl_u16, vmulq_f32, vorrq_s32, vorrq_u8, vqtbl1q_u8, vreinterpret_s8_u8,
+    vreinterpretq_f32_u32, vreinterpretq_s32_u8, vreinterpretq_s32_u16, vreinterpretq_s32_u32, vreinterpretq_u8_s32,
+    vreinterpretq_u8_u32, vreinterpretq_u16_s32, vreinterpretq_u32_s32, vshlq_n_u16, vshlq_n_u32, vshlq_s32, vshlq_u32,
+    vshrq_n_u16, vst1q_f32, vsubq_s32, vsubq_u8, vsubq_u32, vtstq_u8,
 };
 use std::marker::PhantomData;
 
 use super::activations::Block;
 use super::packed::QUADS;
 use super::registers::Registers;
-use super::tile;
+use super::rows;
 use crate::cpu::ActivationBits;
 use crate::matmul::Task;
 use crate::neon::upconvert_four;
@@ -36,7 +36,7 @@ struct Q<P>(PhantomData<P>);
 #[target_feature(enable = "neon")]
 pub(in crate::matmul) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
     // SAFETY: NEON is part of every aarch64 CPU.
-    unsafe { tile::run::<Q<Multiplies>, F>(task) }
+    unsafe { rows::run::<Q<Multiplies>, F>(task) }
 }
 
 /// Computes the task.
@@ -46,7 +46,7 @@ pub(in crate::matmul) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
 #[target_feature(enable = "neon,dotprod")]
 pub(in crate::matmul) unsafe fn run_dot<F: BlockFormat>(task: &Task<'_>) {
     // SAFETY: this function enables the CPU feature.
-    unsafe { tile::run::<Q<Dots>, F>(task) }
+    unsafe { rows::run::<Q<Dots>, F>(task) }
 }
 
 /// Computes the task.
@@ -56,7 +56,7 @@ pub(in crate::matmul) unsafe fn run_dot<F: BlockFormat>(task: &Task<'_>) {
 #[target_feature(enable = "neon,dotprod,i8mm")]
 pub(in crate::matmul) unsafe fn run_i8mm<F: BlockFormat>(task: &Task<'_>) {
     // SAFETY: this function enables the CPU features.
-    unsafe { tile::run::<Q<Matrices>, F>(task) }
+    unsafe { rows::run::<Q<Matrices>, F>(task) }
 }
 
 /// Four bytes, one in each lane.
@@ -155,11 +155,21 @@ impl<P: Products> Registers for Q<P> {
     }
 
     #[inline(always)]
-    unsafe fn gather(table: *const u32, indices: int32x4_t, stride: usize) -> int32x4_t {
+    unsafe fn gather(table: *const u32, indices: int32x4_t) -> int32x4_t {
         unsafe {
             let indices: [u32; 4] = std::mem::transmute(indices);
-            let words = indices.map(|index| *table.add(stride * index as usize));
+            let words = indices.map(|index| *table.add(index as usize));
             vreinterpretq_s32_u32(vld1q_u32(words.as_ptr()))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn gather_pairs(table: *const u32, indices: int32x4_t) -> [int32x4_t; 2] {
+        unsafe {
+            let indices: [u32; 4] = std::mem::transmute(indices);
+            let pairs = indices.map(|index| *table.add(2 * index as usize).cast::<[u32; 2]>());
+            let words = vld2q_u32(pairs.as_ptr().cast());
+            [vreinterpretq_s32_u32(words.0), vreinterpretq_s32_u32(words.1)]
         }
     }
 
@@ -267,6 +277,11 @@ impl<P: Products> Registers for Q<P> {
     #[inline(always)]
     unsafe fn multiply_add(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
         unsafe { vfmaq_f32(c, a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_floats(values: *const f32) -> float32x4_t {
+        unsafe { vld1q_f32(values) }
     }
 
     #[inline(always)]
