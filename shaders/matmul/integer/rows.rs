@@ -57,8 +57,8 @@ const fn has_grid<F: BlockFormat>() -> bool {
 
 /// The fewest rows for which it is faster to unpack weights once than for each tile again.
 ///
-/// Without spans the next weights are read from memory while these are multiplied, which is faster until there are so many rows
-/// that memory is not the limit. Codes of one plane are unpacked in fewer instructions than their products with 15 bits take.
+/// Without spans the next weights are read from memory while these are multiplied, which is faster as long as memory is the limit.
+/// Codes of one plane are unpacked in fewer instructions than their products with 15 bits take.
 const fn rows_for_spans<R: Registers, F: BlockFormat>(bits: ActivationBits) -> usize {
     let layout = Packing::<F>::LAYOUT;
     match (has_grid::<F>(), layout.words_of_run().1, layout.bits, bits) {
