@@ -212,7 +212,11 @@ async fn knows_copies(reader: &mut Reader, runtime: &Runtime, [host, disk]: [usi
 async fn a_reader_of_the_messages_knows_the_copies_in_lower_tiers() {
     let folder = tempfile::tempdir().unwrap();
     let directory = KvDirectory::open(folder.path()).unwrap();
-    let tiers = KvStoreOptions { host_bytes: 8 * block_bytes(), disk: Some((directory, 40 * block_bytes())) };
+    let tiers = KvStoreOptions {
+        host_bytes: 8 * block_bytes(),
+        disk: Some((directory, 40 * block_bytes())),
+        ..KvStoreOptions::default()
+    };
     let (events, mut reader) = publish().await;
     let runtime = small_runtime(events.clone(), tiers.clone()).await;
     for round in 0..2 {

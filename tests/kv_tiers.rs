@@ -80,14 +80,14 @@ fn tier(runtime: &Runtime, tier: Tier) -> TierCounts {
 }
 
 fn host(bytes: u64) -> KvStoreOptions {
-    KvStoreOptions { host_bytes: bytes, disk: None }
+    KvStoreOptions { host_bytes: bytes, disk: None, ..KvStoreOptions::default() }
 }
 
 /// A disk tier. The threads of a runtime that ended may hold the directory for a moment longer.
 fn disk(directory: &Path, host_bytes: u64) -> KvStoreOptions {
     for _ in 0..1000 {
         if let Ok(held) = KvDirectory::open(directory) {
-            return KvStoreOptions { host_bytes, disk: Some((held, 1 << 30)) };
+            return KvStoreOptions { host_bytes, disk: Some((held, 1 << 30)), ..KvStoreOptions::default() };
         }
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -4,7 +4,7 @@
 //! request id, metrics and a log line ([`telemetry`]), its origin and host name ([`guard`]), its key ([`auth`]), its body as
 //! JSON ([`extract`]), its fields ([`fields`]), and the protocol that its route belongs to ([`openai`], [`anthropic`],
 //! [`ollama`], [`llama_cpp`]), which answers whole or as a stream ([`sse`]), with what else the client wants to know ([`reports`]). The routes
-//! that belong to no protocol are in [`models`], [`page`], [`probes`] and [`tokenize`]; [`routes`] lists them all.
+//! that belong to no protocol are in [`models`], [`kv_blocks`], [`page`], [`probes`] and [`tokenize`]; [`routes`] lists them all.
 //!
 //! Between requests nothing is kept but the responses of the Responses API, in a store of limited size. When a connection closes, its handler or response body is dropped, which drops its
 //! [`crate::pipeline::runtime::Generation`]s and so cancels them.
@@ -21,6 +21,7 @@ mod extract;
 mod fields;
 mod guard;
 mod json_size;
+mod kv_blocks;
 mod llama_cpp;
 mod llama_sampling;
 mod lora;

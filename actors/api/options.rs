@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::connections::ConnectionOptions;
 use crate::metrics::exposition::Exposition;
+use crate::pipeline::kv_store::SharedBlocks;
 
 /// How the API behaves. What the model can do is set by the runtime's options.
 #[derive(Clone)]
@@ -47,6 +48,8 @@ pub struct ServerOptions {
     pub drain_timeout: Duration,
     /// Whether `/` shows a chat page to browsers.
     pub chat_page: bool,
+    /// The KV blocks that other servers may load. `None`: they may load none.
+    pub shared_blocks: Option<SharedBlocks>,
     /// What `/metrics` renders. `None`: the route answers 404.
     pub metrics: Option<Exposition>,
 }
@@ -91,6 +94,7 @@ impl Default for ServerOptions {
             request_timeout: None,
             drain_timeout: Self::DRAIN_TIMEOUT,
             chat_page: true,
+            shared_blocks: None,
             metrics: None,
         }
     }

@@ -18,6 +18,7 @@ use super::connections::BeyondLimit;
 #[cfg(feature = "fault-injection")]
 use super::debug;
 use super::guard::{self, Guard};
+use super::kv_blocks;
 use super::llama_cpp;
 use super::lora;
 use super::ollama;
@@ -27,6 +28,7 @@ use super::options::LiveOptions;
 use super::server::{Server, SharedServer};
 use super::{anthropic, models, openapi, page, probes, telemetry, tokenize};
 use crate::models::Models;
+use crate::pipeline::kv_store::BLOCKS_PATH;
 use crate::serving::error::{ApiError, clip};
 
 /// An entry of [`super::ServerOptions::cors_origins`] that is not an origin.
@@ -109,6 +111,7 @@ fn keyed_routes() -> Router<SharedServer> {
         .route("/v1/load_lora_adapter", post(lora::load))
         .route("/v1/unload_lora_adapter", post(lora::unload))
         .route("/lora-adapters", get(lora::list))
+        .route(BLOCKS_PATH, post(kv_blocks::send))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/tokenizer_info", get(tokenize::info))

@@ -180,7 +180,11 @@ pub fn plan_within(
 #[must_use]
 pub fn tier_bytes(config: &Config) -> u64 {
     let host_bytes = config.kv_host_memory.map_or(0, |size| size.0);
-    KvStoreOptions::reserved_bytes(host_bytes, config.kv_disk.is_some(), config.replicas.get())
+    KvStoreOptions::reserved_bytes(
+        host_bytes,
+        config.kv_disk.is_some() || !config.kv_peer.is_empty(),
+        config.replicas.get(),
+    )
 }
 
 /// The draft model of the configuration, and the options of the model with the memory that it uses.

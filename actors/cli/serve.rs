@@ -22,7 +22,9 @@ use crate::kv_events::{KvEvents, KvEventsOptions};
 use crate::logging::notice;
 use crate::metrics::exposition::Exposition;
 use crate::models::{Machine, ModelFactory, Models, ModelsDirectory, ModelsError, ModelsOptions, NamedModel};
-use crate::pipeline::kv_store::{KvDirectory, KvStoreOptions};
+use crate::pipeline::kv_store::{
+    InvalidPeerRule, KvDirectory, KvStoreOptions, PeerKey, PeerOptions, PeerRule, SharedBlocks,
+};
 use crate::pipeline::runtime::RuntimeOptions;
 use crate::recording::Recorder;
 use crate::trace::{self, Tracer};
@@ -89,11 +91,12 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let named = plan_all(&args.models, context)?;
     let metrics = Exposition::install(config.metrics_compat).map_err(CliError::other)?;
     let connections = open_files::connections(config.max_connections.map(NonZeroUsize::get))?;
-    let options = LiveOptions::from(server_options(config, metrics, connections)?);
+    let kv_store = kv_store(config)?;
+    let process = ProcessOptions { metrics, connections, shared_blocks: kv_store.shared.clone() };
+    let options = LiveOptions::from(server_options(config, process)?);
     let tracer =
         trace::start(config.trace_file.as_deref(), config.otlp_endpoint.as_deref()).map_err(CliError::other)?;
     let recorder = recorder(config)?;
-    let kv_store = kv_store(config)?;
     let runtime = async_runtime::tokio_runtime()?;
     let served = runtime.block_on(async {
         let mut models = models_options(config, &tracer, &recorder);
@@ -114,10 +117,12 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
 /// is logged, and the server continues with the one that it has.
 async fn reload_on_hangup(live: LiveOptions, source: ConfigSource) {
     while async_runtime::hangup().await.is_ok() {
-        let ServerOptions { metrics, connections, .. } = &*live.get();
+        let ServerOptions { metrics, connections, shared_blocks, .. } = &*live.get();
         let Some(metrics) = metrics.clone() else { return };
+        let (connections, shared_blocks) = (connections.max_connections, shared_blocks.clone());
         let read = source.resolve().map_err(CliError::from);
-        match read.and_then(|read| server_options(&read.config, metrics, connections.max_connections)) {
+        let process = ProcessOptions { metrics, connections, shared_blocks };
+        match read.and_then(|read| server_options(&read.config, process)) {
             Ok(options) => {
                 live.replace(options);
                 tracing::info!("the configuration was reloaded");
@@ -127,7 +132,15 @@ async fn reload_on_hangup(live: LiveOptions, source: ConfigSource) {
     }
 }
 
-fn server_options(config: &Config, metrics: Exposition, max_connections: usize) -> Result<ServerOptions, CliError> {
+/// What a reload of the configuration does not change.
+struct ProcessOptions {
+    metrics: Exposition,
+    connections: usize,
+    shared_blocks: Option<SharedBlocks>,
+}
+
+fn server_options(config: &Config, process: ProcessOptions) -> Result<ServerOptions, CliError> {
+    let ProcessOptions { metrics, connections: max_connections, shared_blocks } = process;
     Ok(ServerOptions {
         api_keys: api_keys(config)?.into_iter().map(ApiKey::from).collect(),
         cors_origins: config.cors_origin.clone(),
@@ -149,6 +162,7 @@ fn server_options(config: &Config, metrics: Exposition, max_connections: usize) 
         request_timeout: config.request_timeout,
         drain_timeout: config.drain_timeout,
         chat_page: !config.no_chat_page,
+        shared_blocks,
         metrics: Some(metrics),
         ..ServerOptions::default()
     })
@@ -176,8 +190,41 @@ fn kv_store(config: &Config) -> Result<KvStoreOptions, CliError> {
     if config.kv_disk.is_none() && matches!(config.origin("kv_disk_size"), Origin::Flag(_)) {
         return Err(CliError::Usage("--kv-disk-size needs --kv-disk, the directory that it limits".to_owned()));
     }
+    let (peers, shared) = (peers(config)?, shared_blocks(config, host_bytes)?);
     let directory = config.kv_disk.as_deref().map(KvDirectory::open).transpose().map_err(CliError::other)?;
-    Ok(KvStoreOptions { host_bytes, disk: directory.map(|directory| (directory, config.kv_disk_size.0)) })
+    Ok(KvStoreOptions {
+        host_bytes,
+        disk: directory.map(|directory| (directory, config.kv_disk_size.0)),
+        peers,
+        shared,
+    })
+}
+
+/// The servers from which KV blocks are loaded.
+fn peers(config: &Config) -> Result<PeerOptions, CliError> {
+    let rules = config.kv_peer.iter().map(|rule| rule.parse());
+    let allowed: Vec<PeerRule> = rules
+        .collect::<Result<_, InvalidPeerRule>>()
+        .map_err(|error| CliError::Usage(format!("--kv-peer: {error}")))?;
+    if !allowed.is_empty() && config.no_prefix_cache {
+        let advice = "--kv-peer loads blocks into the prefix cache: leave --no-prefix-cache out";
+        return Err(CliError::Usage(advice.to_owned()));
+    }
+    if allowed.is_empty() && config.kv_peer_key.is_some() {
+        return Err(CliError::Usage("--kv-peer-key needs --kv-peer, the servers that require the key".to_owned()));
+    }
+    Ok(PeerOptions { allowed, key: config.kv_peer_key.clone().map(|key| PeerKey(key.0)) })
+}
+
+/// What shares KV blocks with other servers, if they are shared.
+fn shared_blocks(config: &Config, host_bytes: u64) -> Result<Option<SharedBlocks>, CliError> {
+    let Some(text) = &config.kv_share else { return Ok(None) };
+    if host_bytes == 0 {
+        let advice = "--kv-share needs --kv-host-memory, the memory from which other servers load blocks";
+        return Err(CliError::Usage(advice.to_owned()));
+    }
+    let address = text.parse().map_err(|error| CliError::Usage(format!("--kv-share: {error}")))?;
+    Ok(Some(SharedBlocks::new(address)))
 }
 
 /// What tells routers about the KV cache, if they are told.

@@ -189,6 +189,12 @@ settings! { |home|
         kv_disk: Option<PathBuf> = None, "DIR";
         /// Most space in `kv_disk` for the blocks of one model, like 100GiB.
         kv_disk_size: ByteSize = ByteSize(16 << 30), "SIZE";
+        /// Address, like 10.0.0.7:8080, at which other servers reach this one to load the KV cache blocks of prompts that it has computed for them; if not set, they load none.
+        kv_share: Option<String> = None, "HOST:PORT";
+        /// Server, as a host name, an IP address, a network like 10.0.0.0/8, or * for all, from which KV cache blocks may be loaded when a request names it; repeat the flag for several.
+        kv_peer: Vec<String> = Vec::new(), "SERVER";
+        /// Key that the servers in `kv_peer` require.
+        kv_peer_key: Option<Secret> = None, "KEY", advanced = true;
         /// Memory for the recurrent state of conversations, for models such as Qwen 3.5 that have it; if not set, enough for all requests that are computed at the same time and some checkpoints, as far as memory is free.
         state_memory: Option<ByteSize> = None, "SIZE", advanced = true;
         /// Number format of the KV cache: f16, f32, or q8_0 (8 bits per number, about half the size of f16).

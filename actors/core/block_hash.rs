@@ -1,6 +1,7 @@
 //! The identity of a full KV block: a hash of its tokens and of everything before them.
 
 use std::fmt;
+use std::str::FromStr;
 
 use cuelight_engine::engine::{BLOCK_TOKENS, TokenId};
 use sha2::{Digest, Sha256};
@@ -43,6 +44,16 @@ impl BlockHash {
         BlockHash(hash.finalize().into())
     }
 
+    /// The blocks of these tokens, one after the other, after this one. Tokens that fill no block are left out.
+    pub fn blocks_after(self, tokens: &[TokenId]) -> impl Iterator<Item = BlockContent> {
+        let mut before = self;
+        tokens.as_chunks::<BLOCK_TOKENS>().0.iter().map(move |tokens| {
+            let hash = before.then(tokens);
+            let before = std::mem::replace(&mut before, hash);
+            BlockContent { hash, before, tokens: *tokens, is_portable: true }
+        })
+    }
+
     /// The first eight bytes as a number, for protocols whose hashes have that size.
     #[must_use]
     pub fn short(&self) -> u64 {
@@ -50,6 +61,27 @@ impl BlockHash {
         u64::from_le_bytes([a, b, c, d, e, f, g, h])
     }
 }
+
+impl FromStr for BlockHash {
+    type Err = NotAHash;
+
+    /// Reads 64 hexadecimal digits, in lower case.
+    fn from_str(digits: &str) -> Result<Self, NotAHash> {
+        let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+        let pairs: &[[u8; 2]; 32] = pairs.try_into().map_err(|_| NotAHash)?;
+        let digit = |digit: u8| char::from(digit).to_digit(16).filter(|_| !digit.is_ascii_uppercase());
+        let mut hash = [0; 32];
+        for (byte, [high, low]) in hash.iter_mut().zip(pairs) {
+            *byte = (digit(*high).ok_or(NotAHash)? * 16 + digit(*low).ok_or(NotAHash)?) as u8;
+        }
+        if rest.is_empty() { Ok(BlockHash(hash)) } else { Err(NotAHash) }
+    }
+}
+
+/// A text that is no hash of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it is not the hash of a KV block, which has 64 hexadecimal digits")]
+pub struct NotAHash;
 
 impl fmt::Display for BlockHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,5 +129,9 @@ mod tests {
         assert_eq!(hashes.len(), all);
         assert_eq!(first, BlockHash::of_scope(&PrefixScope::default()).then(&[1; BLOCK_TOKENS]), "nothing random");
         assert_eq!(first.to_string().len(), 64);
+        assert_eq!(first.to_string().parse(), Ok(first));
+        for wrong in ["", "0", &"f".repeat(63), &"f".repeat(65), &"F".repeat(64), &"é".repeat(32)] {
+            assert_eq!(wrong.parse::<BlockHash>(), Err(NotAHash), "{wrong}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The state of a scheduler in numbers.
 
-use super::tier::TierCounts;
+use super::tier::{Tier, TierCounts};
 
 /// Sequences, tokens, KV blocks and slots of one scheduler, or of several added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,7 +34,7 @@ pub struct Counts {
     /// Checkpoints evicted so far to make slots available.
     pub slot_evictions: u64,
     /// The lower tiers, in the order of [`Tier::ALL`](super::tier::Tier::ALL).
-    pub tiers: [TierCounts; 2],
+    pub tiers: [TierCounts; Tier::COUNT],
 }
 
 impl Counts {
@@ -56,7 +56,7 @@ impl Counts {
             slots_cached: self.slots_cached + other.slots_cached,
             slots_total: self.slots_total + other.slots_total,
             slot_evictions: self.slot_evictions + other.slot_evictions,
-            tiers: [0, 1].map(|tier| self.tiers[tier].plus(other.tiers[tier])),
+            tiers: std::array::from_fn(|tier| self.tiers[tier].plus(other.tiers[tier])),
         }
     }
 }

@@ -8,6 +8,7 @@ pub mod counts;
 pub mod draft;
 pub mod ended_request;
 pub mod error_chain;
+pub mod kv_transfer;
 pub mod panic_message;
 pub mod prefill_rows;
 pub mod prefix_scope;

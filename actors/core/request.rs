@@ -9,6 +9,7 @@ use cuelight_engine::engine::{AdapterUse, TokenId};
 pub use cuelight_engine::sample::{PartialSampling, PositionLogprobs, SamplingParams, TokenLogprob};
 use serde::{Deserialize, Serialize};
 
+use super::kv_transfer::KvTransfer;
 use super::prefix_scope::PrefixScope;
 use super::stop_strings::StopStrings;
 
@@ -52,6 +53,8 @@ pub struct GenerationRequest {
     pub speculation: SpeculationOptions,
     /// Report how much of the prompt is computed.
     pub reports_progress: bool,
+    /// What it has to do with the KV caches of other servers.
+    pub kv_transfer: KvTransfer,
     /// The request is for the embedding of the prompt, made in this way. It generates no tokens: `stop.max_tokens` is 0.
     pub embedding: Option<Pooling>,
 }

@@ -1,19 +1,24 @@
-//! Where copies of KV blocks are kept outside of the engine.
+//! Where copies of KV blocks are outside of the engine.
 
 use std::fmt;
 
-/// A place for copies of KV blocks.
+/// A place from which KV blocks are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tier {
     /// Host memory. Lost with the process.
     Host,
     /// Files in a directory.
     Disk,
+    /// Another server. Nothing is sent there: it has the blocks of prompts that it has computed for this server.
+    Peer,
 }
 
 impl Tier {
-    /// Both, the faster one first.
-    pub const ALL: [Tier; 2] = [Tier::Host, Tier::Disk];
+    /// Number of tiers.
+    pub const COUNT: usize = 3;
+
+    /// All, the faster ones first.
+    pub const ALL: [Tier; Tier::COUNT] = [Tier::Host, Tier::Disk, Tier::Peer];
 
     /// Its name in metrics.
     #[must_use]
@@ -21,6 +26,7 @@ impl Tier {
         match self {
             Tier::Host => "host",
             Tier::Disk => "disk",
+            Tier::Peer => "peer",
         }
     }
 }

@@ -32,6 +32,7 @@ fn medium(tier: Tier) -> &'static str {
     match tier {
         Tier::Host => "CPU",
         Tier::Disk => "DISK",
+        Tier::Peer => "REMOTE",
     }
 }
 

@@ -281,7 +281,7 @@ pub struct SchedulerMetrics {
 
 /// Metrics of the lower tiers of a replica's KV cache.
 pub struct TierMetrics {
-    tiers: [OneTier; 2],
+    tiers: [OneTier; Tier::COUNT],
     block_bytes: usize,
 }
 

@@ -235,8 +235,8 @@ impl SchedulerState {
             TierEffect::Store(copies) => self.send_to_executor(ExecutorMsg::Store(copies)),
             TierEffect::Demote(hash) => kv_store.demote(hash),
             TierEffect::Discard(tier, hash) => kv_store.discard(tier, hash),
-            TierEffect::Fetch { fetch, tier, blocks, time_limit } => {
-                kv_store.fetch(fetch, tier, blocks, self.me.clone());
+            TierEffect::Fetch { fetch, tier, peer, blocks, time_limit } => {
+                kv_store.fetch(fetch, (tier, peer), blocks, self.me.clone());
                 self.me.send_after(time_limit, move || PolicyEvent::FetchTimedOut(fetch).into());
             }
             TierEffect::Write { fetch, blocks } => {
@@ -345,6 +345,7 @@ fn submission(record: &RequestRecord, denoising: Option<BlockModel>) -> Submissi
         draft_sampling: draft_sampling(request, *seed),
         speculation: request.speculation.clone(),
         denoising: denoising.map(|model| model.denoising(request, *seed)),
+        kv_transfer: request.kv_transfer.clone(),
     }
 }
 

@@ -318,6 +318,10 @@ impl<S: ModelSource> SupervisorState<S> {
         if identity.is_none() && options.disk.take().is_some() {
             tracing::warn!(model, "the KV cache has no disk tier: the model has no files that identify its content");
         }
+        if identity.is_none() && (options.shared.take().is_some() || !options.peers.allowed.is_empty()) {
+            tracing::warn!(model, "no KV blocks are exchanged: the model has no files that identify its content");
+            options.peers.allowed.clear();
+        }
         let identity = identity.unwrap_or_else(|| ModelIdentity::Name(String::new()));
         let started = KvStore::start(&options, layout, identity, replica);
         started.map_err(|error| tracing::error!(model, %error, "the KV cache has no lower tiers")).ok()

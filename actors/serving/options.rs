@@ -6,6 +6,7 @@ use std::time::Duration;
 use cuelight_engine::engine::TokenId;
 
 use super::tenancy::Tenancy;
+use crate::core::kv_transfer::KvTransfer;
 use crate::core::request::{
     GenerationRequest, PartialSampling, SamplingParams, SpeculationOptions, StopConditions, SubmitError,
 };
@@ -46,6 +47,8 @@ pub(crate) struct GenerationOptions {
     pub speculation: SpeculationFields,
     /// The adapter by its number. `None`: the one that the request names as its model.
     pub adapter: Option<AdapterChoice>,
+    /// What the request has to do with the KV caches of other servers.
+    pub kv_transfer: KvTransfer,
 }
 
 /// An adapter by its number.
@@ -105,6 +108,7 @@ impl GenerationOptions {
             reports: ReportOptions::default(),
             speculation: SpeculationFields::default(),
             adapter: None,
+            kv_transfer: KvTransfer::default(),
         }
     }
 
@@ -163,6 +167,7 @@ impl GenerationOptions {
             speculation: SpeculationOptions { is_off: self.speculation.is_off, prediction: Arc::default() },
             reports_progress: self.stream.is_some() && self.reports != ReportOptions::default(),
             embedding: None,
+            kv_transfer: self.kv_transfer.clone(),
         };
         Ok((0..self.best_of as u64).map(move |i| {
             let mut request = request.clone();

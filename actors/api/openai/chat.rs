@@ -17,7 +17,7 @@ use super::sampling::{self, logprobs_count};
 use super::sse::{self, Chunks};
 use super::tools::Tools;
 use super::usage::{UsageCount, finish_reason, stop_reason};
-use super::{constraint, custom_tool, unsupported};
+use super::{constraint, custom_tool, kv_transfer, unsupported};
 use crate::api::caller::Caller;
 use crate::api::extract::JsonBody;
 use crate::api::fields::Fields;
@@ -52,11 +52,12 @@ pub(in crate::api) async fn create(
 fn read(server: &Server, caller: &Caller, fields: &Fields<'_>) -> Result<(ServingRequest, HashSet<String>), ApiError> {
     unsupported::refuse_in_chat(fields)?;
     let tenancy = caller.tenancy(fields, &server.options())?;
+    let kv_transfer = kv_transfer::read(fields, server.options().shared_blocks.as_ref())?;
     let mut tools = Tools::read(fields)?;
     let custom_tools = std::mem::take(&mut tools.custom);
     let request = ServingRequest {
         model: fields.string("model")?.map(str::to_owned),
-        options: read_options(fields, tenancy)?,
+        options: GenerationOptions { kv_transfer, ..read_options(fields, tenancy)? },
         prompt: PromptInput::Chat(Box::new(read_chat(fields)?)),
         constraint: constraint::read(fields)?,
         output: tools.output_options(fields)?,
@@ -135,6 +136,7 @@ impl ChatResponse {
         response["choices"] = Value::Array(choices);
         response["usage"] = usage.json();
         reports::add_to_whole(self.options.reports, answers, &mut response);
+        kv_transfer::add_to_whole(&self.options.kv_transfer, &mut response);
         if self.options.prompt_logprobs.is_some() {
             let first = answers.first().map_or(&[][..], |answer| &answer.prompt_logprobs);
             response["prompt_logprobs"] = logprobs::prompt(first, self.spelling());

@@ -14,7 +14,7 @@ use super::prompt::read_completions;
 use super::sampling::{self, logprobs_count};
 use super::sse::{self, Chunks};
 use super::usage::{UsageCount, finish_reason, stop_reason};
-use super::{constraint, unsupported};
+use super::{constraint, kv_transfer, unsupported};
 use crate::api::caller::Caller;
 use crate::api::extract::JsonBody;
 use crate::api::fields::Fields;
@@ -53,12 +53,13 @@ pub(in crate::api) async fn create(
 
 fn read(server: &Server, caller: &Caller, fields: &Fields<'_>) -> Result<(ServingRequest, TextOptions), ApiError> {
     unsupported::refuse_in_completions(fields)?;
+    let kv_transfer = kv_transfer::read(fields, server.options().shared_blocks.as_ref())?;
     let CompletionOptions { options, text } =
         CompletionOptions::read(fields, caller.tenancy(fields, &server.options())?)?;
     let request = ServingRequest {
         model: fields.string("model")?.map(str::to_owned),
         prompt: PromptInput::Plain { prompts: read_completions(fields)?, add_special: text.add_special },
-        options,
+        options: GenerationOptions { kv_transfer, ..options },
         constraint: constraint::read(fields)?,
         output: OutputOptions::plain(),
     };
@@ -188,6 +189,7 @@ impl CompletionResponse {
         response["choices"] = Value::Array(choices);
         response["usage"] = usage.json();
         reports::add_to_whole(self.options.reports, answers, &mut response);
+        kv_transfer::add_to_whole(&self.options.kv_transfer, &mut response);
         response
     }
 

@@ -1,7 +1,7 @@
 //! OpenAI's protocol: chat completions, legacy completions, [`responses`] and [`embeddings`].
 //!
 //! A request passes through these files in order: [`unsupported`] refuses fields that are not supported, [`sampling`],
-//! [`constraint`], [`tools`], [`messages`] and [`prompt`] read the others, [`serving`](crate::serving) runs the sequences, and
+//! [`constraint`], [`tools`], [`messages`], [`kv_transfer`] and [`prompt`] read the others, [`serving`](crate::serving) runs the sequences, and
 //! [`chat`] (with [`chat_delta`]) and [`completions`] encode the answer, whole or as a stream ([`sse`]), with [`logprobs`] when requested and with
 //! [`usage`].
 
@@ -11,6 +11,7 @@ pub(super) mod completions;
 pub(super) mod constraint;
 mod custom_tool;
 pub(super) mod embeddings;
+mod kv_transfer;
 pub(super) mod logprobs;
 pub(super) mod messages;
 pub(super) mod prompt;

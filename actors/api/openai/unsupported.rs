@@ -37,7 +37,6 @@ const GENERATION: &[Unsupported] = &[
     refuse("samplers", never, "the order of samplers is fixed"),
     refuse("n_probs", zero, "use `logprobs` of `/v1/completions`"),
     refuse("mm_processor_kwargs", empty, TEXT_ONLY),
-    refuse("kv_transfer_params", empty, "KV transfer between servers is not available"),
     refuse("vllm_xargs", empty, "this server has no extra arguments"),
     refuse("repetition_detection", never, "use a penalty or a stop string"),
     refuse("stream_interval", one, "every token is sent at once"),

@@ -133,6 +133,11 @@ const TO_VECTORS: &[Field] = &[
     field("dimensions", Integer, "Number of leading values to keep; the vector is scaled to length 1 again."),
     field("truncate_prompt_tokens", Integer, "-1 cuts texts at the context length; without it they are refused."),
     field("priority", Integer, "Lower goes first."),
+    field(
+        "kv_transfer_params",
+        Object,
+        "Lets one server compute the prompt and another the answer, with vLLM's names.",
+    ),
     field("user", Text, "The end user."),
     field("safety_identifier", Text, "The end user."),
 ];

@@ -1,4 +1,4 @@
-//! The file of one block: a header that says what it contains, and the bytes of the block.
+//! The file of one block: a header that says what it contains, and the bytes of the block. Other servers get blocks in the same form.
 //!
 //! A file is written under another name and renamed, so a crash leaves no half of a block under its name. A file is used only if
 //! every part of it is as expected: its length, the header, the identity, the tokens, and the checksum of the bytes.
@@ -41,18 +41,12 @@ pub(super) fn path(directory: &Path, hash: &BlockHash) -> PathBuf {
 
 /// The block whose file has this name.
 pub(super) fn hash_of(name: &str) -> Option<BlockHash> {
-    let digits = name.strip_suffix(SUFFIX)?.as_bytes();
-    let (pairs, []) = digits.as_chunks::<2>() else { return None };
-    let pairs: &[[u8; 2]; 32] = pairs.try_into().ok()?;
-    let digit = |digit: u8| char::from(digit).to_digit(16).filter(|_| !digit.is_ascii_uppercase());
-    let mut hash = [0; 32];
-    for (byte, [high, low]) in hash.iter_mut().zip(pairs) {
-        *byte = (digit(*high)? * 16 + digit(*low)?) as u8;
-    }
-    Some(BlockHash(hash))
+    name.strip_suffix(SUFFIX)?.parse().ok()
 }
 
-fn header(content: &BlockContent, bytes: &[u8]) -> [u8; HEADER_BYTES] {
+/// The header of a block with this content and these bytes. Equal headers are of the same content and of bytes with the same
+/// checksum.
+pub(super) fn header(content: &BlockContent, bytes: &[u8]) -> [u8; HEADER_BYTES] {
     let mut header = Vec::with_capacity(HEADER_BYTES);
     header.extend(MAGIC);
     header.extend(content.hash.0);
@@ -100,7 +94,6 @@ pub(super) fn read(
     let mut found = [0; HEADER_BYTES];
     file.read_exact(&mut found)?;
     file.read_exact(out)?;
-    // Equal headers are of the same block and have the same checksum of its bytes.
     if found != header(content, out) {
         return Err(ReadError::Damaged("it does not contain what its name says"));
     }

@@ -13,11 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use cuelight_engine::host_blocks::{HostBlock, HostBlocks};
-use cuelight_engine::load::ModelFiles;
 
 use super::block_file::{self, HEADER_BYTES, UNFINISHED};
 use super::directory::{BlockDirectory, KvDirectory};
-use super::model_content;
+use super::model_content::{ModelIdentity, meaning};
 use crate::core::block_hash::{BlockContent, BlockHash};
 use crate::core::tier::{FetchId, Tier, TierLimits};
 use crate::pipeline::policy::{Found, TierReport};
@@ -49,6 +48,18 @@ pub struct Fetched {
 }
 
 impl Fetched {
+    /// The result of a read that finds all blocks that are there.
+    pub(super) fn of(
+        fetch: FetchId,
+        tier: Tier,
+        contents: &[BlockContent],
+        blocks: Vec<Arc<HostBlock>>,
+        began: Instant,
+    ) -> Self {
+        let next_is_lost = blocks.len() < contents.len();
+        Fetched { fetch, tier, blocks, next_is_lost, elapsed: began.elapsed() }
+    }
+
     /// The result for the policy.
     #[must_use]
     pub fn found(&self) -> Found {
@@ -70,15 +81,6 @@ pub(super) struct DiskArguments {
     pub limits: TierLimits,
     /// Memory for what is read.
     pub memory: HostBlocks,
-}
-
-/// What identifies the content of a model.
-#[derive(Clone)]
-pub enum ModelIdentity {
-    /// Its files.
-    Files(ModelFiles),
-    /// A name that no other content has.
-    Name(String),
 }
 
 enum WriteJob {
@@ -174,12 +176,8 @@ impl Writer {
     /// Opens the directory and removes unfinished files.
     fn open(&self) -> io::Result<()> {
         let DiskArguments { directory, bytes, about, model, block_bytes, .. } = &self.arguments;
-        let content = match model {
-            ModelIdentity::Files(files) => model_content::of_files(files, directory.path())?,
-            ModelIdentity::Name(name) => name.clone(),
-        };
-        let about = format!("KV blocks of {block_bytes} bytes, format 1\nmodel {content}\n{about}\n");
-        let opened = directory.of_blocks(&about)?;
+        let content = model.content(Some(directory.path()))?;
+        let opened = directory.of_blocks(&meaning(&content, *block_bytes, about))?;
         for entry in fs::read_dir(&opened.path)?.flatten() {
             if entry.file_name().to_string_lossy().ends_with(UNFINISHED) {
                 fs::remove_file(entry.path())?;

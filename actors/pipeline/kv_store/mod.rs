@@ -6,31 +6,47 @@
 //! - `checksum`, `block_file`: the file of one block
 //! - `directory`, `model_content`: where the files of a model are
 //! - `disk`: the threads that write and read files
+//! - `shared`: the blocks that other servers may load
+//! - `peers`: loads blocks from other servers
+//! - `peer_protocol`: what servers send each other
 
 mod block_file;
 mod checksum;
 mod directory;
 mod disk;
 mod model_content;
+mod peer_protocol;
+mod peers;
+mod shared;
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
 use std::time::Instant;
 
 use cuelight_engine::engine::BlockLayout;
 use cuelight_engine::host_blocks::{HostBlock, HostBlocks};
 use ractor::ActorRef;
+use sha2::{Digest, Sha256};
+use tokio::sync::watch;
 
 pub use self::directory::{DirectoryError, KvDirectory};
+pub use self::disk::Fetched;
 use self::disk::{Disk, DiskArguments, Report};
-pub use self::disk::{Fetched, ModelIdentity};
+pub use self::model_content::ModelIdentity;
+use self::model_content::{hex, meaning};
+pub use self::peer_protocol::{BlocksRequest, PATH as BLOCKS_PATH};
+pub use self::peers::{InvalidPeerRule, PeerKey, PeerOptions, PeerRule};
+use self::peers::{Meaning, Peers};
+pub use self::shared::{ShareError, SharedBlocks};
 use super::messages::SchedulerMsg;
 use super::policy::{PolicyEvent, TierReport};
 use crate::core::block_hash::{BlockContent, BlockHash};
+use crate::core::kv_transfer::PeerAddress;
 use crate::core::tier::{FetchId, Tier, TierLimits};
 
-/// Host memory for blocks that wait to be written to the disk, and for those that are read from it.
+/// Host memory for blocks that wait to be written to the disk, and for those that are read from it or from other servers.
 pub const TRANSFER_BYTES: u64 = 256 << 20;
 
 /// Bytes that are read at once. The device writes them between two steps.
@@ -46,19 +62,28 @@ pub struct KvStoreOptions {
     pub host_bytes: u64,
     /// The directory for blocks, and the bytes that each model may use there.
     pub disk: Option<(KvDirectory, u64)>,
+    /// The servers from which blocks are loaded.
+    pub peers: PeerOptions,
+    /// Where blocks are shared with other servers, if they are.
+    pub shared: Option<SharedBlocks>,
 }
 
 impl KvStoreOptions {
     /// Whether any tier is used.
     #[must_use]
     pub fn is_used(&self) -> bool {
-        self.host_bytes > 0 || self.disk.is_some()
+        self.host_bytes > 0 || self.transfers()
     }
 
-    /// Host memory that the tiers reserve for each replica of a model.
+    /// Whether blocks are on their way for some time, because they come from the disk or from other servers.
+    fn transfers(&self) -> bool {
+        self.disk.is_some() || !self.peers.allowed.is_empty()
+    }
+
+    /// Host memory that the tiers reserve for each replica of a model. `transfers`: with a disk tier or other servers.
     #[must_use]
-    pub fn reserved_bytes(host_bytes: u64, has_disk: bool, replicas: usize) -> u64 {
-        host_bytes / replicas.max(1) as u64 + if has_disk { TRANSFER_BYTES } else { 0 }
+    pub fn reserved_bytes(host_bytes: u64, transfers: bool, replicas: usize) -> u64 {
+        host_bytes / replicas.max(1) as u64 + if transfers { TRANSFER_BYTES } else { 0 }
     }
 
     /// The part of one of `replicas` replicas.
@@ -66,7 +91,7 @@ impl KvStoreOptions {
     pub fn of_replica(&self, replicas: usize) -> Self {
         let replicas = replicas.max(1) as u64;
         let disk = self.disk.as_ref().map(|(directory, bytes)| (directory.clone(), bytes / replicas));
-        KvStoreOptions { host_bytes: self.host_bytes / replicas, disk }
+        KvStoreOptions { host_bytes: self.host_bytes / replicas, disk, ..self.clone() }
     }
 }
 
@@ -80,6 +105,12 @@ struct Store {
     host_limits: TierLimits,
     host: Mutex<HostTier>,
     disk: Option<Disk>,
+    peers: Option<Arc<Peers>>,
+    /// Blocks that are read from other servers at once.
+    peer_piece: usize,
+    /// What the blocks mean, as a hash. Set once the model's files are hashed, if other servers are to know.
+    meaning: Meaning,
+    shared: Option<SharedBlocks>,
     /// Receives the reports.
     scheduler: Mutex<Option<ActorRef<SchedulerMsg>>>,
 }
@@ -105,7 +136,7 @@ impl KvStore {
     /// A store for the blocks of an engine with this layout. `replica` is the index of the replica.
     ///
     /// # Errors
-    /// When the system starts no thread.
+    /// When the system starts no thread, or no client for other servers can be made.
     pub fn start(
         options: &KvStoreOptions,
         layout: BlockLayout,
@@ -115,7 +146,7 @@ impl KvStore {
         let blocks_in = |bytes: u64| usize::try_from(bytes / layout.bytes.max(1) as u64).unwrap_or(usize::MAX);
         let host = blocks_in(options.host_bytes);
         let piece = (PIECE_BYTES / layout.bytes.max(1)).max(1);
-        let transfer = if options.disk.is_some() { blocks_in(TRANSFER_BYTES).max(2) } else { 0 };
+        let transfer = if options.transfers() { blocks_in(TRANSFER_BYTES).max(2) } else { 0 };
         let read = (PIECES * piece).min(transfer / 2);
         let memory = HostBlocks::new(host + transfer, layout.bytes);
         let host_limits = TierLimits { blocks: host, arriving: host, piece };
@@ -125,16 +156,38 @@ impl KvStore {
             bytes: *bytes,
             block_bytes: layout.bytes,
             about: format!("{}\nreplica {replica}", layout.description),
-            model,
+            model: model.clone(),
             limits,
             memory: memory.clone(),
         });
+        let (found, meaning) = watch::channel(None);
+        let has_peers = !options.peers.allowed.is_empty();
+        if has_peers || options.shared.is_some() {
+            find_meaning(found, &layout, model)?;
+        }
+        let peers = has_peers.then(|| Peers::new(options.peers.clone(), memory.clone()).map(Arc::new));
+        let peers = peers.transpose().map_err(io::Error::other)?;
+        let (shared, peer_piece) = (options.shared.clone(), limits.piece);
         let mut failed = None;
         let store = Arc::new_cyclic(|store: &Weak<Store>| {
             let disk =
                 disk.and_then(|disk| Disk::start(disk, report_to(store)).map_err(|error| failed = Some(error)).ok());
-            Store { layout, memory, host_limits, host: Mutex::default(), disk, scheduler: Mutex::default() }
+            Store {
+                layout,
+                memory,
+                host_limits,
+                host: Mutex::default(),
+                disk,
+                peers,
+                peer_piece,
+                meaning,
+                shared,
+                scheduler: Mutex::default(),
+            }
         });
+        if let Some(shared) = &store.shared {
+            shared.add(Arc::downgrade(&store));
+        }
         failed.map_or(Ok(KvStore(store)), Err)
     }
 
@@ -146,6 +199,10 @@ impl KvStore {
         }
         if let Some(disk) = &self.0.disk {
             disk.list();
+        }
+        if self.0.peers.is_some() {
+            let limits = TierLimits { piece: self.0.peer_piece, ..TierLimits::default() };
+            self.0.report(Tier::Peer, TierReport::Ready(limits, Vec::new()));
         }
     }
 
@@ -187,19 +244,48 @@ impl KvStore {
         match (tier, &self.0.disk) {
             (Tier::Host, _) => drop(lock(&self.0.host).blocks.remove(&hash)),
             (Tier::Disk, Some(disk)) => disk.remove(hash),
-            (Tier::Disk, None) => {}
+            (Tier::Disk, None) | (Tier::Peer, _) => {}
         }
     }
 
-    /// Reads blocks from a tier for a scheduler, which gets the result as a message.
-    pub fn fetch(&self, fetch: FetchId, tier: Tier, blocks: Vec<BlockContent>, scheduler: ActorRef<SchedulerMsg>) {
+    /// Reads blocks from a tier, or from another server, for a scheduler, which gets the result as a message.
+    pub fn fetch(
+        &self,
+        fetch: FetchId,
+        (tier, peer): (Tier, Option<Arc<PeerAddress>>),
+        blocks: Vec<BlockContent>,
+        scheduler: ActorRef<SchedulerMsg>,
+    ) {
         // Fails only when the scheduler is gone.
         let reply = move |fetched| drop(scheduler.cast(SchedulerMsg::Fetched(fetched)));
-        match (tier, &self.0.disk) {
-            (Tier::Disk, Some(disk)) => disk.read(fetch, blocks, Box::new(reply)),
+        match (tier, &self.0.disk, &self.0.peers, peer) {
+            (Tier::Disk, Some(disk), ..) => disk.read(fetch, blocks, Box::new(reply)),
+            (Tier::Peer, _, Some(peers), Some(peer)) => {
+                let (peers, meaning) = (Arc::clone(peers), self.0.meaning.clone());
+                tokio::spawn(async move {
+                    let began = Instant::now();
+                    let found = peers.read(&peer, meaning, &blocks).await;
+                    reply(Fetched::of(fetch, tier, &blocks, found, began));
+                });
+            }
             _ => reply(self.0.fetch_from_host(fetch, &blocks)),
         }
     }
+}
+
+/// Finds out on a thread of its own what the blocks of a model mean.
+fn find_meaning(found: watch::Sender<Option<String>>, layout: &BlockLayout, model: ModelIdentity) -> io::Result<()> {
+    let layout = layout.clone();
+    let find = move || match model.content(None) {
+        Ok(content) => {
+            let text = meaning(&content, layout.bytes, &layout.description);
+            found.send_replace(Some(hex(&Sha256::digest(text))));
+        }
+        Err(error) => {
+            tracing::error!(%error, "KV blocks are exchanged with no server: the model's files cannot be hashed")
+        }
+    };
+    thread::Builder::new().name("cuelight-kv-meaning".into()).spawn(find).map(drop)
 }
 
 /// Reports of the disk, as long as the store exists.
@@ -225,6 +311,22 @@ impl Store {
         host.arrivals += 1;
         let arrival = host.arrivals;
         host.blocks.insert(content.hash, Kept { arrival, content, block });
+        drop(host);
+        if let Some(shared) = &self.shared {
+            shared.block_arrived();
+        }
+    }
+
+    /// Whether a server that knows its blocks by this hash of their meaning may use those of this store.
+    fn means(&self, meaning: &str) -> bool {
+        self.meaning.borrow().as_deref() == Some(meaning)
+    }
+
+    /// A block in host memory.
+    fn host_block(&self, content: &BlockContent) -> Option<Arc<HostBlock>> {
+        let host = lock(&self.host);
+        let kept = host.blocks.get(&content.hash)?;
+        (kept.content == *content).then(|| Arc::clone(&kept.block))
     }
 
     /// The blocks in host memory, in the order of their arrival.
@@ -237,14 +339,7 @@ impl Store {
 
     fn fetch_from_host(&self, fetch: FetchId, contents: &[BlockContent]) -> Fetched {
         let began = Instant::now();
-        let host = lock(&self.host);
-        let found = contents.iter().map_while(|content| {
-            let kept = host.blocks.get(&content.hash)?;
-            (kept.content == *content).then(|| Arc::clone(&kept.block))
-        });
-        let blocks: Vec<_> = found.collect();
-        drop(host);
-        let next_is_lost = blocks.len() < contents.len();
-        Fetched { fetch, tier: Tier::Host, blocks, next_is_lost, elapsed: began.elapsed() }
+        let blocks = contents.iter().map_while(|content| self.host_block(content)).collect();
+        Fetched::of(fetch, Tier::Host, contents, blocks, began)
     }
 }

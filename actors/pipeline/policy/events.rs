@@ -11,6 +11,7 @@ use cuelight_engine::sample::{Block, Denoising, Draw};
 use crate::core::block_hash::{BlockContent, BlockHash};
 use crate::core::cache_change::CacheChange;
 use crate::core::draft::{DraftReply, DraftRequest, DraftSource};
+use crate::core::kv_transfer::{KvTransfer, PeerAddress};
 use crate::core::prefix_scope::PrefixScope;
 use crate::core::request::{GenerationError, RequestId, SpeculationOptions};
 use crate::core::tier::{FetchId, Tier, TierLimits};
@@ -46,6 +47,8 @@ pub struct Submission {
     pub speculation: SpeculationOptions,
     /// How blocks of its tokens are denoised, for a model that generates blocks.
     pub denoising: Option<Denoising>,
+    /// What it has to do with the KV caches of other servers.
+    pub kv_transfer: KvTransfer,
 }
 
 /// How an engine may sample the tokens of a request by itself.
@@ -239,6 +242,8 @@ pub enum TierEffect {
         fetch: FetchId,
         /// Where they are.
         tier: Tier,
+        /// The other server, if they are at one.
+        peer: Option<Arc<PeerAddress>>,
         /// The blocks, each after the one before it.
         blocks: Vec<BlockContent>,
         /// The time after which [`PolicyEvent::FetchTimedOut`] follows.

@@ -11,6 +11,7 @@ use super::prefix_cache::Content;
 use super::recurrent_state::RecurrentState;
 use super::tiers::loading::Loading;
 use crate::core::block_hash::{BlockContent, BlockHash};
+use crate::core::kv_transfer::KvTransfer;
 use crate::core::prefix_scope::PrefixScope;
 use crate::core::request::{MAX_STEP_TOKENS, RequestId};
 use crate::core::shared_limit::Client;
@@ -89,6 +90,10 @@ pub(super) struct Sequence {
     pub loading: Option<Loading>,
     /// Number of leading blocks whose content is in the prefix cache.
     pub cached_blocks: usize,
+    /// What it has to do with the KV caches of other servers.
+    pub kv_transfer: KvTransfer,
+    /// Number of leading blocks that were offered to other servers.
+    pub shared_blocks: usize,
     pub residency: Residency,
     pub leader: Option<Leader>,
     /// Number of formed steps that include it and still have results for it.

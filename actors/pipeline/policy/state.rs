@@ -165,7 +165,7 @@ impl Policy {
         let Submission { id, prompt, max_tokens, priority, client, scope, scores_prompt, .. } = submission;
         let Submission { adapter, hidden, engine_sampling, draft_sampling, speculation, reports_progress, .. } =
             submission;
-        let denoising = submission.denoising;
+        let Submission { denoising, kv_transfer, .. } = submission;
         let prompt_tokens = prompt.len();
         let cost = prompt_tokens + max_tokens.min(COUNTED_ANSWER);
         let span = self.fair_queue.enqueue(client.clone(), cost, priority);
@@ -197,6 +197,8 @@ impl Policy {
             hashes: Vec::new(),
             loading: None,
             cached_blocks: 0,
+            kv_transfer,
+            shared_blocks: 0,
             residency: Residency::Waiting,
             leader: None,
             in_flight: 0,

@@ -98,6 +98,7 @@ impl Policy {
                 sequence.suspect_until = 0;
             }
             self.cache_blocks(member.id);
+            self.share_blocks(member.id, effects);
         }
         self.blocks.step_is_done(step);
         self.slots.step_is_done(step);

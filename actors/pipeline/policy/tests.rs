@@ -22,6 +22,7 @@ use cuelight_engine::engine::{
 
 use self::world::*;
 use super::*;
+use crate::core::kv_transfer::KvTransfer;
 use crate::core::prefix_scope::PrefixScope;
 use crate::core::request::{GenerationError, RequestId, SpeculationOptions, SubmitError};
 
@@ -71,6 +72,7 @@ fn submission(id: u64, prompt_tokens: usize) -> Submission {
         draft_sampling: EngineSampling { params: RowSamplingParams::GREEDY, seed: 0, from: 0 },
         speculation: SpeculationOptions::default(),
         denoising: None,
+        kv_transfer: KvTransfer::default(),
     }
 }
 

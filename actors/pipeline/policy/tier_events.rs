@@ -1,4 +1,5 @@
-//! Handles what happens in the lower tiers: copies of evicted blocks, reports, loads, and the copies before a shutdown.
+//! Handles what happens in the lower tiers: copies of evicted blocks and of blocks for other servers, reports, loads, and the copies
+//! before a shutdown.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -33,6 +34,26 @@ impl Policy {
             let to = self.tiers.receive(&content, effects);
             copies.extend(to.map(|to| BlockCopy { block, content, to }));
         }
+        if !copies.is_empty() {
+            effects.push(Effect::Tier(TierEffect::Store(copies)));
+        }
+    }
+
+    /// Copies the blocks of a prompt that another server continues to host memory, those that are computed and were not copied yet.
+    pub(super) fn share_blocks(&mut self, id: RequestId, effects: &mut Vec<Effect>) {
+        let Some(sequence) = self.sequences.get_mut(&id).filter(|sequence| sequence.kv_transfer.shared_at.is_some())
+        else {
+            return;
+        };
+        let computed = sequence.cached_blocks.min(sequence.prompt_tokens / BLOCK_TOKENS);
+        let mut copies = Vec::new();
+        for index in sequence.shared_blocks..computed {
+            let content = sequence.portable_content(index);
+            if content.is_portable && self.tiers.share(&content, effects) {
+                copies.push(BlockCopy { block: sequence.blocks[index].id(), content, to: Tier::Host });
+            }
+        }
+        sequence.shared_blocks = sequence.shared_blocks.max(computed);
         if !copies.is_empty() {
             effects.push(Effect::Tier(TierEffect::Store(copies)));
         }
@@ -80,17 +101,20 @@ impl Policy {
     /// Starts to load the blocks of an admitted sequence that follow its cached ones, if they are in a tier and that is expected
     /// to be faster than computing them. Returns whether the sequence waits for them.
     pub(super) fn start_load(&mut self, id: RequestId, effects: &mut Vec<Effect>) -> bool {
-        if !self.tiers.is_enabled() {
-            return false;
-        }
         let Some(sequence) = self.sequences.get_mut(&id).filter(|sequence| !sequence.is_suspect()) else {
             return false;
         };
+        let has_peer = sequence.kv_transfer.from.is_some() && self.tiers.loads_from_peers();
+        if !self.tiers.is_enabled() && !has_peer {
+            return false;
+        }
         let (first, last) = (sequence.cached_blocks, sequence.cacheable().len() / BLOCK_TOKENS);
+        let at_peer = if has_peer { sequence.prompt_tokens / BLOCK_TOKENS } else { 0 };
         let mut blocks = VecDeque::new();
         for index in first..last {
             let content = sequence.portable_content(index);
-            let Some(tier) = self.tiers.find(&content.hash) else { break };
+            let is_at_peer = index < at_peer && content.is_portable;
+            let Some(tier) = self.tiers.find(&content.hash).or(is_at_peer.then_some(Tier::Peer)) else { break };
             blocks.push_back((content, tier));
         }
         let count = self.worth_loading(first, &blocks);
@@ -147,7 +171,8 @@ impl Policy {
         loading.fetch = Some((fetch, blocks.len()));
         let time_limit = loading.time_limit;
         self.tiers.fetches.insert(fetch, (id, tier, time_limit));
-        effects.push(Effect::Tier(TierEffect::Fetch { fetch, tier, blocks, time_limit }));
+        let peer = sequence.kv_transfer.from.clone().filter(|_| tier == Tier::Peer);
+        effects.push(Effect::Tier(TierEffect::Fetch { fetch, tier, peer, blocks, time_limit }));
     }
 
     /// Starts the reads that waited for others.
@@ -191,6 +216,8 @@ impl Policy {
                 index.remove(&next.hash);
                 counts.lost += 1;
             }
+            // It is not asked again.
+            sequence.kv_transfer.from.take_if(|_| tier == Tier::Peer);
         }
         let is_last = loading.blocks.is_empty();
         let first = sequence.cached_blocks;
@@ -218,6 +245,7 @@ impl Policy {
             self.tiers.times.read(tier, count, time_limit);
             self.tiers.parts(tier).1.lost += count as u64;
             sequence.loading = None;
+            sequence.kv_transfer.from.take_if(|_| tier == Tier::Peer);
         }
         self.fetch_queued(effects);
     }

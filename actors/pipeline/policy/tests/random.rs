@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::tiers::peer;
 use super::*;
 
 const SPECULATION: &[SpeculationMode] =
@@ -71,6 +72,7 @@ impl World {
                     reports_progress: salted,
                     client: Some(like.to_string().into()),
                     scope: PrefixScope { salt: salted.then(|| "salt".into()), adapter: None },
+                    kv_transfer: KvTransfer { from: (like % 2 == 0).then(peer), shared_at: (like % 3 == 0).then(peer) },
                     ..submission(like, prompt_tokens)
                 };
                 self.submit(submission, generate);

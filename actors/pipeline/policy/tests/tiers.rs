@@ -1,11 +1,13 @@
 //! Lower tiers: blocks that the device gives up are found there, and nothing else ever is.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use cuelight_engine::engine::{BLOCK_TOKENS, BlockId};
 
 use super::*;
 use crate::core::block_hash::{BlockContent, BlockHash};
+use crate::core::kv_transfer::PeerAddress;
 use crate::core::tier::{FetchId, Tier, TierLimits};
 
 /// For each token of a block, the hash of all tokens up to it.
@@ -15,6 +17,8 @@ type Content = [u64; BLOCK_TOKENS];
 #[derive(Default)]
 pub(super) struct SimulatedTiers {
     limits: [TierLimits; 2],
+    /// The blocks of the other server.
+    pub(super) peer: HashMap<BlockHash, Content>,
     host: HashMap<BlockHash, Content>,
     disk: HashMap<BlockHash, Content>,
     /// Blocks that are there and not reported.
@@ -29,6 +33,7 @@ impl SimulatedTiers {
         match tier {
             Tier::Host => &mut self.host,
             Tier::Disk => &mut self.disk,
+            Tier::Peer => &mut self.peer,
         }
     }
 
@@ -47,6 +52,11 @@ impl SimulatedTiers {
     }
 }
 
+/// Another server.
+pub(super) fn peer() -> Arc<PeerAddress> {
+    Arc::new(PeerAddress { host: "peer".to_owned(), port: 1 })
+}
+
 impl World {
     /// Starts a host and a disk tier for these numbers of blocks.
     pub(super) fn start_tiers(&mut self, blocks: [usize; 2]) {
@@ -61,12 +71,15 @@ impl World {
             blocks.sort_unstable();
             self.on(PolicyEvent::Tier(tier, TierReport::Ready(limits, blocks)));
         }
+        let limits = TierLimits { piece: 3, ..TierLimits::default() };
+        self.on(PolicyEvent::Tier(Tier::Peer, TierReport::Ready(limits, Vec::new())));
     }
 
     pub(super) fn store(&mut self, copies: Vec<BlockCopy>) {
         for BlockCopy { block, content, to } in copies {
             let bytes: Content = std::array::from_fn(|position| self.kv[&(block, position)]);
             self.tiers.tier(to).insert(content.hash, bytes);
+            self.tiers.peer.insert(content.hash, bytes);
             self.tiers.stored.push_back((to, content.hash));
         }
     }
@@ -197,6 +210,66 @@ fn a_slow_read_is_given_up_and_its_late_result_is_ignored() {
     world.fetch_times_out();
     world.run_out();
     assert_eq!(world.cached[&RequestId(3)], 0);
+    world.assert_all_ended();
+}
+
+fn from_peer() -> KvTransfer {
+    KvTransfer { from: Some(peer()), shared_at: None }
+}
+
+/// A world whose peer has computed a prompt of 100 tokens for it.
+fn world_with_peer() -> World {
+    let mut first = world([40, 0]);
+    first.compute(Submission { kv_transfer: KvTransfer { from: None, shared_at: Some(peer()) }, ..submission(1, 100) });
+    assert_eq!(first.tier_counts(Tier::Host).blocks, 6, "nothing was evicted, and yet the prompt is in host memory");
+    let mut second = world([0, 0]);
+    second.tiers.peer = std::mem::take(&mut first.tiers.peer);
+    second
+}
+
+#[test]
+fn a_prompt_that_another_server_has_computed_is_loaded_from_it() {
+    let mut world = world_with_peer();
+    world.compute(Submission { kv_transfer: from_peer(), ..submission(1, 100) });
+    assert_eq!((world.cached[&RequestId(1)], world.tier_counts(Tier::Peer).loaded), (96, 6));
+    assert_eq!(world.rows_computed, 4 + 3);
+    world.compute(Submission { id: RequestId(2), ..submission(1, 100) });
+    assert_eq!(world.cached[&RequestId(2)], 96, "it is in the prefix cache now");
+    world.assert_all_ended();
+}
+
+#[test]
+fn a_prompt_is_loaded_only_from_the_server_that_its_request_names() {
+    let mut world = world_with_peer();
+    world.compute(submission(1, 100));
+    world.compute(Submission { kv_transfer: from_peer(), ..submission(2, 100) });
+    assert_eq!((world.cached[&RequestId(1)], world.cached[&RequestId(2)]), (0, 0));
+    assert_eq!(world.tier_counts(Tier::Peer).lost, 1, "the server does not have the second prompt");
+    world.assert_all_ended();
+}
+
+#[test]
+fn what_another_server_does_not_send_in_time_is_computed_and_not_asked_for_again() {
+    for fault in [|world: &mut World| world.fetch(2), |world: &mut World| world.fetch_times_out()] {
+        let mut world = world_with_peer();
+        world.submit(Submission { kv_transfer: from_peer(), ..submission(1, 100) }, 4);
+        fault(&mut world);
+        world.tiers.fetching.clear();
+        world.lose_executor(false);
+        world.restart_executor();
+        assert!(world.tiers.fetching.is_empty());
+        world.run_out();
+        assert!(world.tier_counts(Tier::Peer).lost >= 1);
+        world.assert_all_ended();
+    }
+}
+
+#[test]
+fn no_server_is_asked_when_blocks_are_loaded_from_none() {
+    let mut world = World::new(CONFIG, limits());
+    world.submit(Submission { kv_transfer: from_peer(), ..submission(1, 60) }, 4);
+    assert!(world.tiers.fetching.is_empty());
+    world.run_out();
     world.assert_all_ended();
 }
 

@@ -11,26 +11,20 @@ const DECLINED_BEFORE_PROBE: u32 = 64;
 /// Measured reads from each tier and writes to the device.
 #[derive(Debug, Default)]
 pub(in crate::pipeline::policy) struct CopyTimes {
-    host: StepTime,
-    disk: StepTime,
+    /// In the order of [`Tier::ALL`].
+    reads: [StepTime; Tier::COUNT],
     /// To the device.
     write: StepTime,
     declined: u32,
 }
 
-/// Blocks to load from each tier.
+/// Blocks to load from each tier, in the order of [`Tier::ALL`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(in crate::pipeline::policy) struct Amount {
-    pub host: usize,
-    pub disk: usize,
-}
+pub(in crate::pipeline::policy) struct Amount([usize; Tier::COUNT]);
 
 impl Amount {
     pub fn add(&mut self, tier: Tier) {
-        match tier {
-            Tier::Host => self.host += 1,
-            Tier::Disk => self.disk += 1,
-        }
+        self.0[tier as usize] += 1;
     }
 }
 
@@ -42,11 +36,7 @@ fn work(blocks: usize) -> Work {
 impl CopyTimes {
     /// Blocks were read from a tier.
     pub fn read(&mut self, tier: Tier, blocks: usize, elapsed: Duration) {
-        let times = match tier {
-            Tier::Host => &mut self.host,
-            Tier::Disk => &mut self.disk,
-        };
-        times.observe(work(blocks), false, elapsed);
+        self.reads[tier as usize].observe(work(blocks), false, elapsed);
     }
 
     /// Blocks were written to the device.
@@ -55,12 +45,13 @@ impl CopyTimes {
     }
 
     /// The predicted time to load blocks. What was never measured counts as free, so that it is tried.
-    pub fn predict(&self, Amount { host, disk }: Amount) -> Duration {
+    pub fn predict(&self, Amount(blocks): Amount) -> Duration {
         let of = |times: &StepTime, blocks: usize| match blocks {
             0 => Duration::ZERO,
             blocks => times.predict(work(blocks)).unwrap_or_default(),
         };
-        of(&self.host, host) + of(&self.disk, disk) + of(&self.write, host + disk)
+        let reads: Duration = self.reads.iter().zip(blocks).map(|(times, blocks)| of(times, blocks)).sum();
+        reads + of(&self.write, blocks.iter().sum())
     }
 
     /// A load was expected to be slower than computing. Returns whether to make it all the same.
@@ -77,13 +68,13 @@ mod tests {
     #[test]
     fn loads_are_predicted_from_measurements_of_each_tier() {
         let mut times = CopyTimes::default();
-        assert_eq!(times.predict(Amount { host: 5, disk: 5 }), Duration::ZERO);
+        assert_eq!(times.predict(Amount([5, 5, 5])), Duration::ZERO);
         for blocks in [1, 4, 16, 64] {
             times.read(Tier::Disk, blocks, Duration::from_micros(500 + 100 * blocks as u64));
             times.read(Tier::Host, blocks, Duration::from_micros(10 * blocks as u64));
             times.written(blocks, Duration::from_micros(40 * blocks as u64));
         }
-        let micros = |host, disk| times.predict(Amount { host, disk }).as_micros();
+        let micros = |host, disk| times.predict(Amount([host, disk, 0])).as_micros();
         assert!((3990..=4010).contains(&micros(80, 0)), "{}", micros(80, 0));
         assert!((1890..=1910).contains(&micros(0, 10)), "{}", micros(0, 10));
         assert_eq!(times.predict(Amount::default()), Duration::ZERO);

@@ -6,6 +6,8 @@
 //! - A block that is read is written to the device by an effect, in order with the steps. So a block of the device is written
 //!   only while the sequence that loads it holds it.
 //! - Before a shutdown, all blocks are copied to the disk.
+//! - The blocks of a prompt that another server continues are copied to host memory as soon as they are computed, and that server
+//!   loads them from there. There, a prompt that another server has computed is loaded in the same way as from a tier.
 //!
 //! The policy knows what the tiers hold from their reports alone. A block counts as present once it is reported.
 //!
@@ -38,6 +40,8 @@ pub(super) const MAX_FETCHES: usize = 4;
 pub(super) struct Tiers {
     pub host: TierIndex,
     pub disk: TierIndex,
+    /// What other servers hold is not known. Only its limits are used.
+    pub peer: TierIndex,
     /// The reads under way, each with its sequence, its tier and its time limit.
     pub fetches: HashMap<FetchId, (RequestId, Tier, Duration)>,
     /// Sequences whose next read waits for others.
@@ -46,6 +50,7 @@ pub(super) struct Tiers {
     pub times: CopyTimes,
     pub host_counts: TierCounts,
     pub disk_counts: TierCounts,
+    pub peer_counts: TierCounts,
     /// The blocks to copy to the disk before a shutdown, the next one last. `None` before a shutdown.
     pub flush: Option<Vec<Flushed>>,
 }
@@ -64,6 +69,7 @@ impl Tiers {
         match tier {
             Tier::Host => &self.host,
             Tier::Disk => &self.disk,
+            Tier::Peer => &self.peer,
         }
     }
 
@@ -71,18 +77,25 @@ impl Tiers {
         match tier {
             Tier::Host => (&mut self.host, &mut self.host_counts),
             Tier::Disk => (&mut self.disk, &mut self.disk_counts),
+            Tier::Peer => (&mut self.peer, &mut self.peer_counts),
         }
     }
 
-    /// Whether any tier is used.
+    /// Whether any tier takes blocks.
     pub fn is_enabled(&self) -> bool {
         self.host.is_enabled() || self.disk.is_enabled()
+    }
+
+    /// Whether blocks can be loaded from other servers.
+    pub fn loads_from_peers(&self) -> bool {
+        self.peer.limits().piece > 0
     }
 
     pub fn counts(&self, tier: Tier) -> TierCounts {
         let (index, counts) = match tier {
             Tier::Host => (&self.host, self.host_counts),
             Tier::Disk => (&self.disk, self.disk_counts),
+            Tier::Peer => (&self.peer, self.peer_counts),
         };
         TierCounts { blocks: index.present(), capacity: index.limits().blocks, ..counts }
     }
@@ -120,6 +133,17 @@ impl Tiers {
             self.parts(tier).1.dropped += 1;
         }
         None
+    }
+
+    /// Offers a block to other servers, through host memory. Returns whether it has to be copied there.
+    pub fn share(&mut self, content: &BlockContent, effects: &mut Vec<Effect>) -> bool {
+        if self.host.knows(&content.hash) {
+            self.host.touch(&content.hash);
+            return false;
+        }
+        let is_sent = self.host.is_enabled() && self.host.accepts() && self.send(Tier::Host, present(content), effects);
+        self.host_counts.dropped += u64::from(self.host.is_enabled() && !is_sent);
+        is_sent
     }
 
     /// Frees space for a block in a tier and marks it as sent. Returns whether there is space.
