@@ -152,7 +152,23 @@ def autoscaling(program):
     assert "cuelight_requests_waiting" in trigger["query"] and trigger["threshold"] == "6", trigger
 
 
+def disaggregation(program):
+    def flags(role):
+        return pod(render({"disaggregation": {"role": role}, "networkPolicy": {"enabled": True}}))["containers"][0]
+
+    prefill, decode, both = flags("prefill"), flags("decode"), flags("")
+    assert {"--kv-host-memory=8GiB", "--kv-share=$(POD_IP):8080"} <= set(prefill["args"]), prefill["args"]
+    assert any(variable["name"] == "POD_IP" for variable in prefill["env"])
+    assert "--kv-peer=10.0.0.0/8" in decode["args"] and not any("kv-share" in flag for flag in decode["args"])
+    assert not any("--kv-" in flag for flag in both["args"])
+    for container, address in ((prefill, "10.1.2.3"), (decode, None)):
+        given = [flag.replace("$(POD_IP)", address or "") for flag in container["args"] if flag.startswith("--kv-")]
+        shown = subprocess.run([program, "serve", *given], capture_output=True, text=True)
+        assert "no model" in shown.stderr, shown.stderr
+
+
 def wrong_values():
+    refused({"disaggregation": {"role": "other"}}, "disaggregation")
     refused({"models": []}, "at least one model")
     refused({"modelVolume": {"type": "existingClaim"}}, "modelVolume.existingClaim")
     refused({"modelVolume": {"type": "disk"}}, "modelVolume")
@@ -165,7 +181,7 @@ def main():
     program = pathlib.Path(sys.argv[1]).resolve()
     linted = helm("lint", "--strict", CHART)
     assert linted.returncode == 0, linted.stdout + linted.stderr
-    for check in (usual, settings, everything, autoscaling):
+    for check in (usual, settings, everything, autoscaling, disaggregation):
         check(program)
     wrong_values()
     print("the Helm chart renders what Kubernetes and the program accept")
