@@ -13,7 +13,7 @@ pub trait ModelStore: Send + Sync + 'static {
     fn reference(&self, name: &str) -> Result<String, StoreError>;
 
     /// Downloads a model and puts its files into the directory. What is complete already is not downloaded again. Ends with
-    /// [`StoreError::Cancelled`] when nobody wants it any more ([`PullProgress::abandoned`]).
+    /// [`StoreError::Cancelled`] when no client wants it any more ([`PullProgress::abandoned`]).
     ///
     /// # Errors
     /// [`StoreError`] when the model is not available or its files cannot be put there.
@@ -60,7 +60,7 @@ pub enum StoreError {
     /// Too many downloads run.
     #[error("{0} downloads run already; try again when one has ended")]
     Busy(usize),
-    /// Nobody waited for the download any more.
+    /// No client waited for the download any more.
     #[error("the download was cancelled, because its clients are gone")]
     Cancelled,
     /// The hub or the disk failed.
@@ -105,7 +105,7 @@ impl PullStep {
     }
 }
 
-/// Reports how far a download is, and whether anybody still wants it.
+/// Reports how far a download is, and whether a client still wants it.
 #[derive(Debug, Clone)]
 pub struct PullProgress(watch::Sender<PullState>);
 
@@ -140,12 +140,12 @@ impl PullProgress {
         });
     }
 
-    /// Waits until nobody wants the download any more.
+    /// Waits until no client wants the download any more.
     pub async fn abandoned(&self) {
         self.0.closed().await;
     }
 
-    /// Another observer, if somebody wants the download still.
+    /// Another observer, if a client still wants the download.
     pub(super) fn join(&self) -> Option<watch::Receiver<PullState>> {
         (!self.0.is_closed()).then(|| self.0.subscribe())
     }

@@ -26,7 +26,8 @@ pub(super) fn make(_file: &Path, _link: &Path) -> std::io::Result<()> {
 }
 
 #[allow(clippy::unwrap_used)]
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use super::*;
 

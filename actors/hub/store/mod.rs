@@ -243,7 +243,8 @@ fn explain(error: HubError) -> StoreError {
 }
 
 #[allow(clippy::unwrap_used)]
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use super::*;
     use crate::config::{Given, environment::Environment, resolve};
