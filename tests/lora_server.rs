@@ -2,9 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use serde::Deserialize;
 use serde_json::{Value, json};
+use zeromq::{Socket, SocketRecv, SubSocket};
 
 #[path = "support/server_process.rs"]
 mod server_process;
@@ -112,7 +116,7 @@ async fn adapters_are_loaded_used_and_unloaded_at_run_time() {
 
     // The answer of a request that runs is not changed by unloading its adapter.
     let (long, unloaded) = tokio::join!(complete(&server, "a", 300), async {
-        tokio::time::sleep(std::time::Duration::from_millis(30)).await;
+        tokio::time::sleep(Duration::from_millis(30)).await;
         post(&server, "/v1/unload_lora_adapter", &json!({ "lora_name": "a" })).await
     });
     assert_eq!(unloaded.0, 200, "{}", unloaded.1);
@@ -168,7 +172,54 @@ async fn metrics_show_which_adapters_requests_use() {
     let counts =
         ["a", "b"].map(|name| ["running", "waiting"].map(|state| sample(&text, &of(name, state)).unwrap_or(0.0)));
     assert!(counts == [[1.0, 0.0], [0.0, 1.0]] || counts == [[0.0, 1.0], [1.0, 0.0]], "{counts:?}");
-    let (_, text) = server.get("/metrics").await;
-    assert_eq!(sample(&text, &of("a", "running")), Some(0.0));
-    assert!(sample(&text, &info("", "")).is_some(), "{text}");
+    // The counts follow shortly after the answers.
+    let mut tries = 0..100;
+    while let (_, text) = server.get("/metrics").await
+        && (sample(&text, &of("a", "running")) != Some(0.0) || sample(&text, &info("", "")).is_none())
+    {
+        assert!(tries.next().is_some(), "{text}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// What routers read of the blocks that are stored.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type")]
+enum CacheEvent {
+    BlockStored { parent_block_hash: Option<u64>, token_ids: Vec<u32>, lora_id: Option<u64>, lora_name: Option<String> },
+    BlockRemoved {},
+    AllBlocksCleared,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_of_an_adapter_are_published_with_its_name() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let endpoint = format!("tcp://127.0.0.1:{port}");
+    let [a, b] = [("a", "llama-a"), ("b", "llama-b")].map(|(name, path)| format!("{name}={}", adapter(path)));
+    let server = start(&["--lora", &a, "--lora", &b, "--kv-events", &endpoint]).await;
+    let mut socket = SubSocket::new();
+    socket.connect(&endpoint).await.unwrap();
+    socket.subscribe("").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut ids = Vec::new();
+    for name in ["base", "a", "b"] {
+        complete(&server, name, 20).await.unwrap();
+        let (mut tokens, mut chains) = (0, 0);
+        while let Ok(message) = tokio::time::timeout(Duration::from_millis(300), socket.recv()).await {
+            let frames = message.unwrap().into_vec();
+            let (_, events, _): (f64, Vec<CacheEvent>, usize) = rmp_serde::from_slice(&frames[2]).unwrap();
+            for event in events {
+                let CacheEvent::BlockStored { parent_block_hash, token_ids, lora_id, lora_name } = event else {
+                    continue;
+                };
+                assert_eq!(lora_name.as_deref(), Some(name).filter(|name| *name != "base"));
+                assert_eq!(lora_id.is_some(), lora_name.is_some());
+                ids.extend(lora_id.filter(|id| !ids.contains(id)));
+                tokens += token_ids.len();
+                chains += usize::from(parent_block_hash.is_none());
+            }
+        }
+        assert_eq!((tokens, chains), (80, 1), "{name}: the prompt has no other parent, and the answer follows it");
+    }
+    assert!(ids.len() == 2 && !ids.contains(&0), "{ids:?}");
 }

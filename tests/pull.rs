@@ -175,7 +175,7 @@ async fn a_hugging_face_directory_is_pulled_as_one_link_and_deleted() {
 }
 
 #[tokio::test]
-async fn one_download_serves_all_who_ask_for_it_and_goes_on_without_them() {
+async fn one_download_serves_all_who_ask_for_it_and_ends_with_the_last_of_them() {
     let server = Puller::start(&two_quants()).await;
     server.hub.behaviour.is_held.send_replace(true);
     let body = json!({ "model": "Org/Model-GGUF:Q8_0" });
@@ -187,13 +187,15 @@ async fn one_download_serves_all_who_ask_for_it_and_goes_on_without_them() {
     assert_eq!(server.downloads(), 1);
 
     server.hub.behaviour.is_held.send_replace(true);
-    drop(server.begin(post(PULL, &json!({ "model": "Org/Model-GGUF:Q4_K_M" }))).await);
+    let waiting = server.begin(post(PULL, &json!({ "model": "Org/Model-GGUF:Q4_K_M" }))).await;
     assert!(error(server.delete("m.Q8_0").await, 409).contains("download"));
-    server.hub.behaviour.is_held.send_replace(false);
-    while !server.file("m.Q4_K_M.gguf").exists() {
+    drop(waiting);
+    while server.delete("m.Q8_0").await.0 == 409 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert_eq!(server.downloads(), 2);
+    server.hub.behaviour.is_held.send_replace(false);
+    assert_eq!((server.downloads(), server.files()), (1, 0));
+    assert_eq!(server.pull("Org/Model-GGUF:Q4_K_M").await.0, 200);
 }
 
 #[tokio::test]

@@ -5,7 +5,6 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use cuelight_engine::backend::vulkan::{Instance, InstanceOptions};
 use cuelight_engine::engine::{Engine, ExpertCounts, LogitsWanted, RowSamplingParams, SampledToken, TokenId};
@@ -20,10 +19,13 @@ use serde::Deserialize;
 #[path = "support/runner.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod runner;
+#[path = "support/test_seed.rs"]
+mod test_seed;
 #[path = "support/vulkan_device.rs"]
 mod vulkan_device;
 
 use runner::{Rows, Runner, Sequence, Setup, assert_same_bits, deltas, largest, load, longest_compared, mean};
+use test_seed::test_seed;
 use vulkan_device::has_device;
 
 /// Largest mean |Δ log-prob| of a prompt's tokens compared with transformers, in nats.
@@ -38,12 +40,6 @@ const LONGEST_SHORT: usize = 100;
 
 /// [`GATE`] for a float16 cache, or for products of float16 matrices.
 const HALF_GATE: f64 = 5e-3;
-
-/// The seed of this run's samples: `CUELIGHT_TEST_SEED`, or else the number of the day.
-fn test_seed() -> u64 {
-    let days = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() / 86_400);
-    std::env::var("CUELIGHT_TEST_SEED").map_or_else(|_| days(), |seed| seed.parse().unwrap())
-}
 
 /// Whether the device computes products of many rows with float16 matrices.
 fn has_matrices() -> bool {

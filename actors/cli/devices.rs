@@ -63,9 +63,10 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The Vulkan devices of this machine.
+/// The Vulkan devices of this machine, at least one.
 pub(super) fn vulkan_devices() -> Result<Vec<DeviceInfo>, VulkanError> {
-    Instance::load(InstanceOptions::default())?.devices()
+    let devices = Instance::load(InstanceOptions::default())?.devices()?;
+    if devices.is_empty() { Err(VulkanError::NoDriver) } else { Ok(devices) }
 }
 
 fn cpu_json() -> serde_json::Value {

@@ -17,6 +17,7 @@ mod doctor;
 mod draft;
 mod echo;
 mod error;
+mod found_model;
 mod hints;
 mod imatrix;
 mod list;

@@ -209,8 +209,14 @@ fn file_options(model: &str, context: &Context) -> Result<LoadOptions, CliError>
 /// # Errors
 /// [`CliError`] when it cannot be read.
 pub fn with_recommended(options: LoadOptions, model: &str, context: &Context) -> Result<LoadOptions, CliError> {
-    let Published { recommended, context_tokens, .. } = context.hub().published(model)?;
-    Ok(LoadOptions { recommended, context_tokens: options.context_tokens.or(context_tokens), ..options })
+    Ok(recommended_by(context.hub().published(model)?, options))
+}
+
+/// The options with what a publisher recommends. Settings come first.
+#[must_use]
+pub fn recommended_by(published: Published, options: LoadOptions) -> LoadOptions {
+    let Published { recommended, context_tokens, .. } = published;
+    LoadOptions { recommended, context_tokens: options.context_tokens.or(context_tokens), ..options }
 }
 
 /// Prints the model and its memory in one line.

@@ -30,7 +30,8 @@ use crate::recording::Recorder;
 use crate::trace::{self, Tracer};
 
 use super::api_keys::api_keys;
-use super::model::{self, GgufModel};
+use super::found_model::FoundModel;
+use super::model;
 use super::server_memory::{request_memory, response_store};
 use super::{CliError, ConfigSource, Context, async_runtime, open_files, ready};
 
@@ -276,17 +277,16 @@ fn models_directory(path: &Path, args: &Args, context: &Context) -> Result<Model
     // A wrong setting fails here, and not at the first request.
     let options = model::load_options(config, context.tuned(), Source::File(path.to_owned()))?;
     let (replicas, tier_bytes) = (config.replicas, model::tier_bytes(config));
+    let named = args.models.iter().map(|argument| split_name(argument).1.to_owned());
+    let store = Arc::new(HubStore::new(context.hub(), path.to_owned()).keeping(named));
+    let known = store.clone();
     let make = move |file: &Path| -> Arc<dyn ModelFactory> {
         let options = LoadOptions { source: Source::File(file.to_owned()), tier_bytes, ..options.clone() };
-        Arc::new(GgufModel::new(options, replicas))
+        Arc::new(FoundModel { link: file.to_owned(), options, replicas, store: known.clone() })
     };
     let opened = ModelsDirectory::open(path, make);
     let directory = opened.map_err(CliError::io(format!("read the models directory {}", path.display())))?;
-    if !config.allow_pull {
-        return Ok(directory);
-    }
-    let named = args.models.iter().map(|argument| split_name(argument).1.to_owned());
-    Ok(directory.with_store(Arc::new(HubStore::new(context.hub(), path.to_owned()).keeping(named))))
+    Ok(if config.allow_pull { directory.with_store(store) } else { directory })
 }
 
 /// Checks the settings that depend on the number of models that the command line names.

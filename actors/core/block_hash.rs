@@ -27,9 +27,9 @@ impl BlockHash {
             }
             None => hash.update([0]),
         }
-        if let Some((adapter, scale)) = scope.adapter {
-            hash.update(adapter.to_le_bytes());
-            hash.update(scale.to_le_bytes());
+        if let Some(adapter) = &scope.adapter {
+            hash.update(adapter.id.to_le_bytes());
+            hash.update(adapter.scale_bits.to_le_bytes());
         }
         BlockHash(hash.finalize().into())
     }
@@ -111,11 +111,15 @@ pub struct BlockContent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::prefix_scope::ScopeAdapter;
 
     #[test]
     fn other_scopes_tokens_and_prefixes_have_other_hashes() {
         let salted = |salt: &str| PrefixScope { salt: Some(salt.into()), adapter: None };
-        let adapter = |id| PrefixScope { salt: None, adapter: Some((id, 0)) };
+        let adapter = |id| {
+            let adapter = ScopeAdapter { id, scale_bits: 0, name: "a".into() };
+            PrefixScope { salt: None, adapter: Some(adapter) }
+        };
         let scopes = [PrefixScope::default(), salted(""), salted("a"), salted("b"), adapter(1), adapter(2)];
         let mut hashes: Vec<BlockHash> = scopes.iter().map(BlockHash::of_scope).collect();
         for scope in hashes.clone() {

@@ -10,7 +10,7 @@ pub use cuelight_engine::sample::{PartialSampling, PositionLogprobs, SamplingPar
 use serde::{Deserialize, Serialize};
 
 use super::kv_transfer::KvTransfer;
-use super::prefix_scope::PrefixScope;
+use super::prefix_scope::{PrefixScope, ScopeAdapter};
 use super::stop_strings::StopStrings;
 
 /// The number of a request, unique within a model's replicas. Numbers start at 1.
@@ -63,7 +63,7 @@ impl GenerationRequest {
     /// The prompts with which it shares cached prefixes.
     #[must_use]
     pub fn prefix_scope(&self) -> PrefixScope {
-        PrefixScope { salt: self.cache_salt.clone(), adapter: self.adapter.as_ref().map(AdapterUse::key) }
+        PrefixScope { salt: self.cache_salt.clone(), adapter: self.adapter.as_ref().map(ScopeAdapter::from) }
     }
 
     /// The seed of the request's random draws. A request without a seed gets a random one on the first call.

@@ -37,7 +37,7 @@ impl Hub {
         if self.offline {
             return Err(HubError::Offline { reference: wanted.to_string() });
         }
-        let repository = self.describe(&wanted.repo)?;
+        let repository = self.describe(&wanted.repo, progress)?;
         let wanted = Wanted { repo: repository.name.clone(), file: wanted.file.clone() };
         let format = wanted.format(&repository.files);
         let files = match format {
@@ -58,13 +58,13 @@ impl Hub {
     }
 
     /// Requests the file list of a repository.
-    fn describe(&self, repo: &str) -> Result<Repository, HubError> {
+    fn describe(&self, repo: &str, progress: &impl Progress) -> Result<Repository, HubError> {
         let request = async {
             let info = self.api()?.model(repo.to_owned()).info_request();
             info.send().await?.error_for_status()?.json::<serde_json::Value>().await.map_err(ApiError::from)
         };
         let timed = async { tokio::time::timeout(self.response_timeout, request).await };
-        let answer = block_on(timed)?
+        let answer = block_on_wanted(timed, progress)?
             .map_err(|_| HubError::Timeout { hub: self.name(), seconds: self.response_timeout.as_secs() })?
             .map_err(|error| self.explain(repo, &format!("the file list of {repo}"), error))?;
         let siblings = answer["siblings"].as_array().into_iter().flatten();
@@ -85,7 +85,7 @@ impl Hub {
         }
         let attempt = || {
             let meter = Meter { progress: progress.clone(), received: Arc::default() };
-            block_on(self.attempt(repo, file, meter))
+            block_on_wanted(self.attempt(repo, file, meter), progress)
         };
         let downloaded = repeated(file, progress, is_transient, attempt)?;
         let path = downloaded.map_err(|error| self.explain(repo, file, error))?;
@@ -190,6 +190,21 @@ impl<P: Progress> hf_hub::api::tokio::Progress for Meter<P> {
     async fn finish(&mut self) {
         self.progress.finish();
     }
+}
+
+/// As [`block_on`], until the download is cancelled.
+///
+/// # Errors
+/// [`HubError::Cancelled`].
+pub(super) fn block_on_wanted<T>(future: impl Future<Output = T>, progress: &impl Progress) -> Result<T, HubError> {
+    let wanted = async {
+        tokio::select! {
+            biased;
+            () = progress.cancelled() => Err(HubError::Cancelled),
+            value = future => Ok(value),
+        }
+    };
+    block_on(wanted)?
 }
 
 /// Runs a future on its own tokio runtime. All tasks that it spawned end with it.

@@ -158,6 +158,9 @@ pub enum HubError {
         /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// Who asked for the download wants it no more.
+    #[error("the download was cancelled")]
+    Cancelled,
     /// The checksum of a downloaded file does not match.
     #[error("{file} arrived damaged (sha256 {found}, expected {expected}) and was removed; run the command again")]
     Checksum {

@@ -4,6 +4,7 @@
 //! vLLM had events as arrays, `["BlockStored", hashes, ...]`, and has them as maps, `{"type": "BlockStored", ...}`. Readers exist
 //! that take only one of them.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cuelight_engine::engine::{BLOCK_TOKENS, TokenId};
@@ -11,7 +12,7 @@ use serde::Serialize;
 
 use crate::core::block_hash::{BlockContent, BlockHash};
 use crate::core::cache_change::CacheChange;
-use crate::core::prefix_scope::PrefixScope;
+use crate::core::prefix_scope::{PrefixScope, ScopeAdapter};
 use crate::core::tier::Tier;
 
 /// How the fields of an event are encoded.
@@ -44,9 +45,9 @@ struct BlockStored {
     parent_block_hash: Option<u64>,
     token_ids: Vec<TokenId>,
     block_size: usize,
-    lora_id: Option<u32>,
+    lora_id: Option<u64>,
     medium: &'static str,
-    lora_name: Option<&'static str>,
+    lora_name: Option<Arc<str>>,
 }
 
 impl Default for BlockStored {
@@ -105,19 +106,19 @@ fn events(changes: &[CacheChange]) -> Vec<Event> {
     let mut last = None;
     for change in changes {
         match change {
-            CacheChange::Stored(block) => match events.last_mut() {
+            CacheChange::Stored(block, adapter) => match events.last_mut() {
                 Some(Event::Stored(event)) if last == Some(block.before) => {
                     event.block_hashes.push(block.hash.short());
                     event.token_ids.extend(block.tokens);
                 }
-                _ => events.push(Event::Stored(stored(block))),
+                _ => events.push(Event::Stored(stored(block, adapter.as_ref()))),
             },
             CacheChange::Copied(tier, hash) => copied(&mut events, medium(*tier), hash.short()),
             CacheChange::Removed(hash) => removed(&mut events, DEVICE, hash.short()),
             CacheChange::Dropped(tier, hash) => removed(&mut events, medium(*tier), hash.short()),
             CacheChange::Cleared => events.push(Event::Cleared(AllBlocksCleared { kind: "AllBlocksCleared" })),
         }
-        last = if let CacheChange::Stored(block) = change { Some(block.hash) } else { None };
+        last = if let CacheChange::Stored(block, _) = change { Some(block.hash) } else { None };
     }
     events
 }
@@ -141,14 +142,19 @@ fn removed(events: &mut Vec<Event>, medium: &'static str, hash: u64) {
     }
 }
 
-/// The event of one block. A first block has no parent, unless only some prompts may use it: those of a tenant or an adapter.
-/// Then its parent is one that no reader knows, so that other prompts are not expected to find it.
-fn stored(block: &BlockContent) -> BlockStored {
-    let is_first = block.before == BlockHash::of_scope(&PrefixScope::default());
+/// The event of one block. A first block has no parent, as a reader finds it by the tokens and the name of the adapter. Unless only
+/// some prompts with them may use it: those of a tenant, or of an adapter with another scale. Then its parent is one that no reader
+/// knows, so that other prompts are not expected to find it.
+fn stored(block: &BlockContent, adapter: Option<&ScopeAdapter>) -> BlockStored {
+    let scope = PrefixScope { salt: None, adapter: adapter.cloned().map(ScopeAdapter::at_own_scale) };
+    let is_first = block.before == BlockHash::of_scope(&scope);
     BlockStored {
         block_hashes: vec![block.hash.short()],
         parent_block_hash: (!is_first).then(|| block.before.short()),
         token_ids: block.tokens.to_vec(),
+        // Numbers from 1, because some readers take 0 for no adapter.
+        lora_id: adapter.map(|adapter| adapter.id.saturating_add(1)),
+        lora_name: adapter.map(|adapter| adapter.name.clone()),
         ..BlockStored::default()
     }
 }
@@ -164,19 +170,22 @@ mod tests {
         BlockContent { hash: before.then(&tokens), before, tokens, is_portable: true }
     }
 
+    fn plain(block: BlockContent) -> CacheChange {
+        CacheChange::Stored(block, None)
+    }
+
     #[test]
     fn blocks_in_a_row_are_one_event() {
         let start = BlockHash::of_scope(&PrefixScope::default());
         let first = block(start, 0);
         let second = block(first.hash, 100);
         let other = block(start, 200);
-        let stored = events(&[first, second, other].map(CacheChange::Stored));
+        let stored = events(&[first, second, other].map(plain));
         let [Event::Stored(chain), Event::Stored(alone)] = &stored[..] else { panic!("{stored:?}") };
         assert_eq!(chain.block_hashes, [first.hash.short(), second.hash.short()]);
         assert_eq!((chain.parent_block_hash, chain.token_ids.len()), (None, 2 * BLOCK_TOKENS));
         assert_eq!((alone.parent_block_hash, alone.token_ids[0]), (None, 200));
-        let later =
-            events(&[CacheChange::Removed(other.hash), CacheChange::Removed(second.hash), CacheChange::Stored(second)]);
+        let later = events(&[CacheChange::Removed(other.hash), CacheChange::Removed(second.hash), plain(second)]);
         let [Event::Removed(removed), Event::Stored(again)] = &later[..] else { panic!("{later:?}") };
         assert_eq!(removed.block_hashes, [other.hash.short(), second.hash.short()]);
         assert_eq!(again.parent_block_hash, Some(first.hash.short()));
@@ -187,11 +196,11 @@ mod tests {
         let first = block(BlockHash::of_scope(&PrefixScope::default()), 0);
         let second = block(first.hash, 100);
         let found = events(&[
-            CacheChange::Stored(first),
+            plain(first),
             CacheChange::Copied(Tier::Host, first.hash),
             CacheChange::Copied(Tier::Host, second.hash),
             CacheChange::Copied(Tier::Disk, first.hash),
-            CacheChange::Stored(second),
+            plain(second),
             CacheChange::Dropped(Tier::Host, first.hash),
             CacheChange::Removed(second.hash),
         ]);
@@ -215,7 +224,62 @@ mod tests {
     fn blocks_of_a_tenant_have_an_unknown_parent() {
         let scope = PrefixScope { salt: Some("tenant".into()), adapter: None };
         let first = block(BlockHash::of_scope(&scope), 0);
-        assert_eq!(stored(&first).parent_block_hash, Some(first.before.short()));
+        assert_eq!(stored(&first, None).parent_block_hash, Some(first.before.short()));
+    }
+
+    fn adapter() -> ScopeAdapter {
+        ScopeAdapter { id: 6, scale_bits: 0, name: "tuned".into() }.at_own_scale()
+    }
+
+    #[test]
+    fn blocks_of_an_adapter_have_its_name_and_number() {
+        let of = |adapter: &ScopeAdapter, salt: Option<&str>| {
+            let scope = PrefixScope { salt: salt.map(Into::into), adapter: Some(adapter.clone()) };
+            let first = block(BlockHash::of_scope(&scope), 0);
+            let second = block(first.hash, 100);
+            let found = events(&[first, second].map(|block| CacheChange::Stored(block, Some(adapter.clone()))));
+            let [Event::Stored(event)] = &found[..] else { panic!("{found:?}") };
+            assert_eq!(
+                (event.lora_id, event.lora_name.as_deref(), event.block_hashes.len()),
+                (Some(7), Some("tuned"), 2)
+            );
+            event.parent_block_hash
+        };
+        assert_eq!(of(&adapter(), None), None);
+        assert!(of(&adapter(), Some("tenant")).is_some());
+        assert!(of(&ScopeAdapter { scale_bits: 0.5_f32.to_bits(), ..adapter() }, None).is_some());
+    }
+
+    /// The bytes that msgspec writes for a block, with and without an adapter. No field is ever left out.
+    #[test]
+    fn every_field_of_a_block_is_there() {
+        let scope = PrefixScope { salt: None, adapter: Some(adapter()) };
+        let tuned = block(BlockHash::of_scope(&scope), 0);
+        let base = block(BlockHash::of_scope(&PrefixScope::default()), 0);
+        let tokens: Vec<u8> = std::iter::once(0xDC).chain([0, 16]).chain(0..16).collect();
+        for (change, id, name) in [
+            (CacheChange::Stored(tuned, Some(adapter())), &[7][..], &b"\xA5tuned"[..]),
+            (plain(base), &[0xC0], &[0xC0]),
+        ] {
+            let CacheChange::Stored(content, _) = &change else { unreachable!() };
+            let hash = [&[0x91, 0xCF][..], &content.hash.short().to_be_bytes()].concat();
+            let fields: [(&[u8], &[u8]); 8] = [
+                (b"\xA4type", b"\xABBlockStored"),
+                (b"\xACblock_hashes", &hash),
+                (b"\xB1parent_block_hash", &[0xC0]),
+                (b"\xA9token_ids", &tokens),
+                (b"\xAAblock_size", &[16]),
+                (b"\xA7lora_id", id),
+                (b"\xA6medium", b"\xA3GPU"),
+                (b"\xA9lora_name", name),
+            ];
+            let encoded = |format| encode(std::slice::from_ref(&change), 0, UNIX_EPOCH, format);
+            let batch = |event: Vec<u8>| [&[0x93, 0xCB, 0, 0, 0, 0, 0, 0, 0, 0, 0x91], &event[..], &[0]].concat();
+            let values = fields.iter().flat_map(|(_, value)| value.to_vec());
+            let named = fields.iter().flat_map(|(name, value)| [*name, *value].concat());
+            assert_eq!(encoded(EventFormat::Array), batch(std::iter::once(0x98).chain(values).collect()));
+            assert_eq!(encoded(EventFormat::Map), batch(std::iter::once(0x88).chain(named).collect()));
+        }
     }
 
     /// The bytes that msgspec writes for the same batches in Python.

@@ -23,8 +23,8 @@ pub enum DeleteError {
 }
 
 impl Models {
-    /// Begins to download a model into the models directory, or joins the download that runs. It goes on when the receiver
-    /// is dropped.
+    /// Begins to download a model into the models directory, or joins the download that runs. It is cancelled when its last
+    /// receiver is dropped.
     ///
     /// # Errors
     /// [`StoreError`] when no download is begun.
@@ -32,6 +32,13 @@ impl Models {
         let (directory, store) = self.store()?;
         let reference = store.reference(name)?;
         directory.pulls.begin(store.clone(), &reference)
+    }
+
+    /// Whether a model was downloaded into the models directory.
+    pub async fn is_pulled(&self, id: &str) -> bool {
+        let (Ok((_, store)), Some(entry)) = (self.store(), self.0.registry.entry(id)) else { return false };
+        let path = self.path_of(&entry).await;
+        !entry.named && path.is_ok_and(|path| !store.references(&path).is_empty())
     }
 
     /// Unloads a model of the models directory and deletes it from the disk.

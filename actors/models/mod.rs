@@ -50,7 +50,7 @@ use self::messages::{BrokerAddress, BrokerMsg};
 pub use self::options::{ModelsOptions, NamedModel};
 use self::registry::Registry;
 pub use self::source::{ModelFactory, PlanError, PlannedModel};
-pub use self::store::{ModelStore, PullProgress, PullState, StoreError};
+pub use self::store::{ModelStore, PullProgress, PullState, PullStep, StoreError};
 use crate::pipeline::runtime::{Runtime, StartError};
 
 /// A cheap handle on the models of a server. The broker stops when the last handle is dropped.

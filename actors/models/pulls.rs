@@ -1,6 +1,6 @@
-//! The downloads that run. Each goes on when the clients that asked for it are gone.
+//! The downloads that run. Each ends when no client that asked for it is left.
 
-use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
@@ -10,29 +10,40 @@ use super::store::{ModelStore, PullProgress, PullState, StoreError};
 /// Most downloads at the same time.
 const MOST_PULLS: usize = 4;
 
-/// The downloads that run, by reference.
+/// The downloads that run.
 #[derive(Clone, Default)]
-pub(super) struct Pulls(Arc<Mutex<HashMap<String, watch::Receiver<PullState>>>>);
+pub(super) struct Pulls(Arc<Mutex<Vec<Running>>>);
+
+/// A download that runs.
+struct Running {
+    number: u64,
+    /// What it downloads, in lower case: the hub's names are the same in any case.
+    key: String,
+    progress: PullProgress,
+}
 
 impl Pulls {
-    /// Begins a download, or joins the one of the same reference.
+    /// Begins a download, or joins the one of the same reference. It is cancelled when all of its receivers are dropped.
     ///
     /// # Errors
     /// [`StoreError::Busy`].
     pub fn begin(&self, store: Arc<dyn ModelStore>, reference: &str) -> Result<watch::Receiver<PullState>, StoreError> {
-        // The hub's names are the same in any case.
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         let key = reference.to_lowercase();
         let mut running = self.running();
-        if let Some(state) = running.get(&key) {
-            return Ok(state.clone());
+        // One without receivers is being cancelled.
+        let joined = running.iter().filter(|other| other.key == key).find_map(|other| other.progress.join());
+        if let Some(state) = joined {
+            return Ok(state);
         }
         if running.len() >= MOST_PULLS {
             return Err(StoreError::Busy(MOST_PULLS));
         }
         let (progress, state) = PullProgress::new();
-        running.insert(key.clone(), state.clone());
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        running.push(Running { number, key, progress: progress.clone() });
         drop(running);
-        let listed = Listed { pulls: self.clone(), key };
+        let listed = Listed { pulls: self.clone(), number };
         let reference = reference.to_owned();
         tokio::task::spawn_blocking(move || {
             let result = store.download(&reference, progress.clone());
@@ -49,7 +60,7 @@ impl Pulls {
         self.running().is_empty()
     }
 
-    fn running(&self) -> MutexGuard<'_, HashMap<String, watch::Receiver<PullState>>> {
+    fn running(&self) -> MutexGuard<'_, Vec<Running>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -57,11 +68,11 @@ impl Pulls {
 /// Lists a download for as long as it runs, also after a panic.
 struct Listed {
     pulls: Pulls,
-    key: String,
+    number: u64,
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        self.pulls.running().remove(&self.key);
+        self.pulls.running().retain(|running| running.number != self.number);
     }
 }

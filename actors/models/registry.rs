@@ -53,8 +53,9 @@ impl Registry {
     /// The model that was downloaded as this reference, in any of its spellings.
     pub fn entry_of_reference(&self, name: &str) -> Option<Arc<Entry>> {
         let reference = self.directory.as_ref()?.store.as_ref()?.reference(name).ok()?;
-        let is_alias = |entry: &&Arc<Entry>| entry.aliases.iter().any(|alias| alias.eq_ignore_ascii_case(&reference));
-        self.entries.read().unwrap_or_else(PoisonError::into_inner).iter().find(is_alias).cloned()
+        let is_it = |name: &str| name.eq_ignore_ascii_case(&reference);
+        let is_meant = |entry: &&Arc<Entry>| is_it(&entry.id) || entry.aliases.iter().any(|alias| is_it(alias));
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).iter().find(is_meant).cloned()
     }
 
     /// The first model named at the start, or the only known model, or the only loaded one.
@@ -125,6 +126,7 @@ impl Registry {
                 let mut entry = Entry::new(&file.id, directory.factory(&file.path));
                 entry.keep_alive = keep_alive;
                 entry.aliases = directory.references(&file.path);
+                entry.aliases.retain(|alias| *alias != file.id);
                 entries.push(Arc::new(entry));
             }
         }

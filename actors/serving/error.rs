@@ -200,7 +200,7 @@ impl ApiError {
             ApiError::InvalidRequest { param, .. } => param.as_deref(),
             ApiError::Unsupported { param, .. } => Some(param),
             ApiError::Model(ModelsError::Unknown(_) | ModelsError::Unnamed)
-            | ApiError::Store(StoreError::NotAReference(_)) => Some("model"),
+            | ApiError::Store(StoreError::NotAReference(_) | StoreError::OtherRegistry(_)) => Some("model"),
             ApiError::Submit(SubmitError::TooManySequences { .. }) => Some("n"),
             ApiError::PreviousResponseNotFound(_) => Some("previous_response_id"),
             _ => None,
@@ -275,11 +275,13 @@ fn store_wire(error: &StoreError) -> Wire {
     match error {
         StoreError::Off => wire(StatusCode::FORBIDDEN, "permission_error", "pull_not_allowed"),
         StoreError::NotAllowed(_) => wire(StatusCode::FORBIDDEN, "permission_error", "delete_not_allowed"),
-        StoreError::NotAReference(_) => invalid("invalid_value"),
+        StoreError::NotAReference(_) | StoreError::OtherRegistry(_) => invalid("invalid_value"),
         StoreError::NotFound(_) => wire(StatusCode::NOT_FOUND, "not_found_error", "model_not_found"),
         StoreError::Conflict(_) => wire(StatusCode::CONFLICT, "conflict_error", "model_in_use"),
         StoreError::Busy(_) => wire(StatusCode::TOO_MANY_REQUESTS, "server_overloaded", "server_overloaded"),
-        StoreError::Failed(_) => wire(StatusCode::INTERNAL_SERVER_ERROR, "server_error", "pull_failed"),
+        StoreError::Failed(_) | StoreError::Cancelled => {
+            wire(StatusCode::INTERNAL_SERVER_ERROR, "server_error", "pull_failed")
+        }
     }
 }
 

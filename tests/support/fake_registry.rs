@@ -18,6 +18,7 @@ use cuelight::hub::Hub;
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tokio::sync::watch;
 
 /// The models and the behaviour of the registry.
 #[derive(Default)]
@@ -34,6 +35,10 @@ pub struct Behaviour {
     pub sends_more: AtomicBool,
     /// Number of responses to cut off in the middle.
     pub cut_off: AtomicUsize,
+    /// Whether data waits until this is false.
+    pub is_held: watch::Sender<bool>,
+    /// The number of responses that wait, or have waited and were not dropped.
+    pub waiting: Arc<AtomicUsize>,
     /// The first byte of each download of at least a thousand bytes.
     pub downloads: Mutex<Vec<usize>>,
 }
@@ -184,5 +189,30 @@ async fn storage(
             return (status, length, Body::from_stream(broken)).into_response();
         }
     }
+    if is_large && *registry.is_held.borrow() {
+        return (status, Body::from_stream(held(registry.clone(), part))).into_response();
+    }
     (status, part).into_response()
+}
+
+/// Counts a response for as long as it is wanted.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The first hundred bytes at once, and the others when they are no longer held.
+fn held(registry: Arc<Behaviour>, mut data: Vec<u8>) -> impl stream::Stream<Item = std::io::Result<Vec<u8>>> + Send {
+    registry.waiting.fetch_add(1, Ordering::Relaxed);
+    let counted = Counted(registry.waiting.clone());
+    let rest = data.split_off(100);
+    let rest = async move {
+        let _counted = counted;
+        registry.is_held.subscribe().wait_for(|is_held| !is_held).await.unwrap();
+        Ok(rest)
+    };
+    stream::once(async { Ok(data) }).chain(stream::once(rest))
 }

@@ -16,7 +16,7 @@ use super::{errors, names, ndjson};
 use crate::api::extract::JsonBody;
 use crate::api::fields::Fields;
 use crate::api::server::SharedServer;
-use crate::models::{ModelsError, PullState, StoreError};
+use crate::models::{Models, ModelsError, PullState, PullStep, StoreError};
 use crate::serving::error::ApiError;
 
 /// Least time between two lines of a download.
@@ -30,6 +30,9 @@ pub(super) async fn pull(
     let fields = Fields::of_body(&body)?;
     let is_streamed = fields.bool("stream")?.unwrap_or(true);
     let name = names::named(&fields)?;
+    if is_of_operator(&server.models, name).await {
+        return Ok(already_here(is_streamed));
+    }
     match server.models.pull(name) {
         Ok(state) if is_streamed => Ok(ndjson::objects(progress(state))),
         Ok(state) => {
@@ -43,6 +46,14 @@ pub(super) async fn pull(
     }
 }
 
+/// Whether a name that a registry could have, too, is that of a model that no client has downloaded.
+async fn is_of_operator(models: &Models, name: &str) -> bool {
+    match names::find(models, name).await {
+        Ok(info) if !name.contains('/') => !models.is_pulled(&info.id).await,
+        _ => false,
+    }
+}
+
 fn already_here(is_streamed: bool) -> Response {
     let success = json!({ "status": "success" });
     if is_streamed {
@@ -51,15 +62,21 @@ fn already_here(is_streamed: bool) -> Response {
     Json(success).into_response()
 }
 
-/// The objects for a download, until it has ended.
+/// The objects for a download, until it has ended. Each step has at least one, with the state in which it ended. Dropping the
+/// stream may cancel the download.
 fn progress(mut state: watch::Receiver<PullState>) -> impl Stream<Item = Value> + Send + 'static {
     async_stream::stream! {
         yield json!({ "status": "pulling manifest" });
+        let (mut first, mut last) = (0, None);
         loop {
             let now = state.borrow_and_update().clone();
-            if !now.file.is_empty() {
-                yield describe(&now);
+            for step in now.steps.get(first..).unwrap_or_default() {
+                if last.as_ref() != Some(step) {
+                    yield describe(step);
+                }
             }
+            first = now.steps.len().saturating_sub(1);
+            last = now.steps.last().cloned();
             match now.result {
                 Some(Ok(())) => break yield json!({ "status": "success" }),
                 Some(Err(error)) => break yield errors::body(&error.into()),
@@ -73,14 +90,18 @@ fn progress(mut state: watch::Receiver<PullState>) -> impl Stream<Item = Value> 
     }
 }
 
-fn describe(state: &PullState) -> Value {
-    json!({
-        "status": format!("pulling {}", state.file),
-        // Clients tell files apart by it. The one of the content is not known yet.
-        "digest": format!("sha256:{}", digest(&state.file)),
-        "total": state.total_bytes,
-        "completed": state.completed_bytes,
-    })
+fn describe(step: &PullStep) -> Value {
+    match step {
+        PullStep::File { name, sha256, total_bytes, completed_bytes } => json!({
+            "status": format!("pulling {name}"),
+            // Clients tell files apart by it. That of the content is known before only in a registry.
+            "digest": format!("sha256:{}", sha256.clone().unwrap_or_else(|| digest(name))),
+            "total": total_bytes,
+            "completed": completed_bytes,
+        }),
+        PullStep::Verifying => json!({ "status": "verifying sha256 digest" }),
+        PullStep::WritingManifest => json!({ "status": "writing manifest" }),
+    }
 }
 
 async fn end(mut state: watch::Receiver<PullState>) -> Result<(), ApiError> {

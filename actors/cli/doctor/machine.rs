@@ -1,5 +1,6 @@
 //! The checks of the machine: a pure function of the report.
 
+use cuelight_engine::backend::vulkan::NVIDIA_CONTAINER_HINT;
 use cuelight_engine::memory::format_bytes;
 use serde_json::Value;
 
@@ -25,7 +26,9 @@ pub fn checks(report: &Report) -> Vec<Check> {
         check("limits", limits(report)).warn(fraction_of_a_cpu(report)),
         check("bandwidth", bandwidth(&report.speed)),
         check("calibration", calibration(&report.tuning)).warn(not_calibrated(report)),
-        check("gpus", gpus(report)).unusable(no_such_device(report)).warn(lacking_gpu(report)),
+        check("gpus", gpus(report))
+            .unusable(no_such_device(report))
+            .warn(lacking_gpu(report).or_else(|| hidden_gpu(report))),
     ]
 }
 
@@ -182,6 +185,13 @@ fn lacking_gpu(report: &Report) -> Option<String> {
     Some(format!("update the driver of {}, which lacks {}", text(&gpu["device"]), words(&gpu["missing"])))
 }
 
+/// A GPU of NVIDIA that computes but that Vulkan does not list, as in many containers.
+fn hidden_gpu(report: &Report) -> Option<String> {
+    let is_nvidia = |gpu: &Value| ["name", "driver"].iter().any(|key| text(&gpu[key]).contains("NVIDIA"));
+    let is_hidden = report.has_nvidia_driver && !report.gpus.iter().any(is_nvidia);
+    is_hidden.then(|| format!("let Vulkan find the NVIDIA GPU of this machine: {NVIDIA_CONTAINER_HINT}"))
+}
+
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or("-")
 }
@@ -230,6 +240,7 @@ mod tests {
             speed: vec![speed(1, 4e11), speed(2, 8e11)],
             gpus: Vec::new(),
             no_gpus: None,
+            has_nvidia_driver: false,
             missing_device: None,
             tuning: Choices {
                 threads: 2,
@@ -281,6 +292,20 @@ mod tests {
             report.gpus = vec![serde_json::json!({ "device": "vulkan:0", "usable": false, "missing": missing })];
         };
         warns(gpu, "gpus", "vulkan:0, which lacks 16-bit storage");
+        warns(|report| report.has_nvidia_driver = true, "gpus", "libegl1, libx11-6 and libxext6");
+        let software = |report: &mut Report| {
+            report.has_nvidia_driver = true;
+            report.gpus = vec![serde_json::json!({ "device": "vulkan:0", "name": "llvmpipe", "usable": true })];
+        };
+        warns(software, "gpus", "NVIDIA_DRIVER_CAPABILITIES=graphics,compute");
+    }
+
+    #[test]
+    fn an_nvidia_gpu_that_vulkan_lists_is_no_finding() {
+        let mut report = report();
+        report.has_nvidia_driver = true;
+        report.gpus = vec![serde_json::json!({ "device": "vulkan:0", "name": "NVIDIA H100", "usable": true })];
+        assert_eq!(findings(&report), []);
     }
 
     #[test]

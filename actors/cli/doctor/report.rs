@@ -17,6 +17,9 @@ use crate::cli::devices::{device_json, vulkan_devices};
 use crate::cli::tuning::{Tuned, TuningSource};
 use crate::config::{CalibrateMode, Config};
 
+/// What the kernel driver for NVIDIA's GPUs creates, in containers too.
+const NVIDIA_KERNEL_DRIVER: &str = "/proc/driver/nvidia/version";
+
 /// Everything that `cuelight doctor` shows. The names of the fields are those of the JSON.
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -34,6 +37,8 @@ pub struct Report {
     pub gpus: Vec<Value>,
     /// Why there are no Vulkan devices.
     pub no_gpus: Option<String>,
+    /// Whether the kernel has a driver for NVIDIA's GPUs, also one that no Vulkan driver uses.
+    pub has_nvidia_driver: bool,
     /// What the CPU kernels have adapted.
     pub tuning: Choices,
     /// The device of the configuration that cannot be used here.
@@ -151,6 +156,7 @@ impl Report {
             missing_device: missing_device(config, &gpus),
             gpus,
             no_gpus,
+            has_nvidia_driver: Path::new(NVIDIA_KERNEL_DRIVER).exists(),
             tuning,
             checks: Vec::new(),
         }

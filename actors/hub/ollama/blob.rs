@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use reqwest::{Response, StatusCode};
 use tokio::time::timeout;
@@ -12,7 +12,7 @@ use super::name::OllamaName;
 use super::registry::Registry;
 use super::store::OllamaStore;
 use crate::hub::attempts::{STALL, is_transient, repeated};
-use crate::hub::download::{block_on, sha256};
+use crate::hub::download::{block_on_wanted, sha256};
 use crate::hub::error::HubError;
 use crate::hub::progress::Progress;
 
@@ -50,36 +50,32 @@ pub(super) struct Downloader<'a, P> {
 }
 
 impl<P: Progress> Downloader<'_, P> {
-    /// Downloads and verifies a blob, unless it is in the store.
+    /// Downloads a blob, unless it is in the store; then there is nothing to keep.
     ///
     /// # Errors
-    /// [`HubError::Checksum`] when the data is not that of the manifest; [`HubError::Request`], [`HubError::NoSuchModel`] or
-    /// [`HubError::Io`] when it does not arrive.
-    pub fn fetch(&self, blob: &Blob) -> Result<(), HubError> {
+    /// [`HubError::Request`], [`HubError::NoSuchModel`], [`HubError::Io`] or [`HubError::Cancelled`] when it does not arrive.
+    pub fn receive<'b>(&self, blob: &'b Blob) -> Result<Option<Arrived<'b>>, HubError> {
         let (path, part) = (self.store.blob_path(blob), self.store.part_path(blob));
+        if self.store.has(blob) {
+            self.progress.layer_is_here(&blob.sha256, blob.bytes);
+            return Ok(None);
+        }
+        let label = format!("{} {}", self.name, &blob.sha256[..12]);
         let io = |what: &'static str| HubError::io(what, &part);
         let mut options = OpenOptions::new();
         let mut file = options.create(true).truncate(false).write(true).open(&part).map_err(io("write"))?;
         // Another process may download the same data.
         file.lock().map_err(io("lock"))?;
         if self.store.has(blob) {
-            return remove_if_there(&part).map_err(io("remove"));
+            return remove_if_there(&part).map(|()| None).map_err(io("remove"));
         }
-        let label = format!("{} {}", self.name, &blob.sha256[..12]);
-        let attempt = || block_on(self.attempt(blob, &label, &mut file));
+        let attempt = || block_on_wanted(self.attempt(blob, &label, &mut file), self.progress);
         match repeated(&label, self.progress, Failure::is_transient, attempt)? {
-            Ok(()) => {}
-            Err(Failure::Http(error)) => return Err(self.registry.explain(self.name, &label, error)),
-            Err(Failure::Disk(error)) => return Err(io("write")(error)),
-            Err(other) => return Err(self.registry.failed(&label, other)),
+            Ok(()) => Ok(Some(Arrived { blob, label, file, part, path })),
+            Err(Failure::Http(error)) => Err(self.registry.explain(self.name, &label, error)),
+            Err(Failure::Disk(error)) => Err(io("write")(error)),
+            Err(other) => Err(self.registry.failed(&label, other)),
         }
-        let found = sha256(&part)?;
-        if found != blob.sha256 {
-            // Emptied and not removed, because another process may wait for its lock.
-            file.set_len(0).map_err(io("write"))?;
-            return Err(HubError::Checksum { file: label, expected: blob.sha256.clone(), found });
-        }
-        std::fs::rename(&part, &path).map_err(io("rename"))
     }
 
     /// One attempt, which continues behind the bytes that the file has.
@@ -88,7 +84,7 @@ impl<P: Progress> Downloader<'_, P> {
         if arrived > blob.bytes {
             arrived = 0;
         }
-        self.progress.start(label, blob.bytes);
+        self.progress.start_layer(label, &blob.sha256, blob.bytes);
         if arrived < blob.bytes {
             let request = self.registry.blob(self.name, blob, arrived).send();
             let response = timeout(STALL, request).await.map_err(|_| Failure::Stalled)??.error_for_status()?;
@@ -98,13 +94,13 @@ impl<P: Progress> Downloader<'_, P> {
             file.set_len(arrived)?;
             file.seek(SeekFrom::Start(arrived))?;
             self.progress.advance(arrived);
-            self.receive(response, blob, arrived, file).await?;
+            self.write(response, blob, arrived, file).await?;
         }
         self.progress.finish();
         Ok(())
     }
 
-    async fn receive(&self, mut data: Response, blob: &Blob, begin: u64, file: &mut File) -> Result<(), Failure> {
+    async fn write(&self, mut data: Response, blob: &Blob, begin: u64, file: &mut File) -> Result<(), Failure> {
         let bytes = blob.bytes;
         let mut arrived = begin;
         loop {
@@ -123,6 +119,31 @@ impl<P: Progress> Downloader<'_, P> {
             file.write_all(&chunk)?;
             self.progress.advance(chunk.len() as u64);
         }
+    }
+}
+
+/// The data of a blob that has arrived. No other process changes it.
+pub(super) struct Arrived<'a> {
+    blob: &'a Blob,
+    label: String,
+    file: File,
+    part: PathBuf,
+    path: PathBuf,
+}
+
+impl Arrived<'_> {
+    /// Verifies the data and puts it into the store.
+    ///
+    /// # Errors
+    /// [`HubError::Checksum`] when it is not that of the manifest, [`HubError::Io`].
+    pub fn keep(self) -> Result<(), HubError> {
+        let found = sha256(&self.part)?;
+        if found != self.blob.sha256 {
+            // Emptied and not removed, because another process may wait for its lock.
+            self.file.set_len(0).map_err(HubError::io("write", &self.part))?;
+            return Err(HubError::Checksum { file: self.label, expected: self.blob.sha256.clone(), found });
+        }
+        std::fs::rename(&self.part, &self.path).map_err(HubError::io("rename", &self.part))
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use cuelight_engine::checkpoint::{self, Checkpoint};
 
-use super::blob::Downloader;
+use super::blob::{Arrived, Downloader};
 use super::manifest::{Kind, Manifest};
 use super::name::OllamaName;
 use super::parameters::Published;
@@ -36,7 +36,15 @@ impl Hub {
         if !OllamaName::is_meant_by(reference) {
             return Ok(Published::default());
         }
-        let model = self.find_ollama(&OllamaName::parse(reference)?);
+        self.published_as(&OllamaName::parse(reference)?)
+    }
+
+    /// The same for a name.
+    ///
+    /// # Errors
+    /// As [`Self::published`].
+    pub fn published_as(&self, name: &OllamaName) -> Result<Published, HubError> {
+        let model = self.find_ollama(name);
         model.map_or_else(|| Ok(Published::default()), |model| Published::read(&self.ollama, &model))
     }
 
@@ -58,14 +66,21 @@ impl Hub {
             return Err(HubError::Offline { reference: name.to_string() });
         }
         let registry = Registry::of(name, self.registry.as_deref(), self.response_timeout)?;
-        let json = registry.manifest(name)?;
+        let json = registry.manifest(name, progress)?;
         let manifest = Manifest::parse(name, &json)?;
         if let Some(left_out) = manifest.left_out() {
             progress.notice(&format!("{name}: downloading the model without {left_out}"));
         }
         self.ollama.prepare()?;
         let downloader = Downloader { registry: &registry, store: &self.ollama, name, progress };
-        manifest.blobs().filter(|blob| !self.ollama.has(blob)).try_for_each(|blob| downloader.fetch(blob))?;
+        for blob in manifest.blobs() {
+            let arrived = downloader.receive(blob)?;
+            if *blob == manifest.model {
+                progress.verifying();
+            }
+            arrived.map_or(Ok(()), Arrived::keep)?;
+        }
+        progress.writing_manifest();
         let stored = name.clone().at(registry.host());
         self.ollama.add(&stored.manifest_path().unwrap_or_default(), &json)?;
         let model = self.ollama.find(&stored).ok_or_else(|| HubError::NotCached(stored.to_string()))?;

@@ -11,6 +11,10 @@ const PREFIX: &str = "ollama://";
 const LIBRARY: &str = "library";
 /// The tag of a name without one.
 const LATEST: &str = "latest";
+/// What separates the parts of a name in that of a file. No part has it.
+const IN_FILES: char = '+';
+/// What the name of a file ends with.
+const EXTENSION: &str = ".gguf";
 /// Most characters of a part of a name.
 const LONGEST_PART: usize = 80;
 
@@ -59,6 +63,34 @@ impl OllamaName {
         let [namespace, model, tag] = [namespace, model, tag].map(str::to_owned);
         let name = OllamaName { host: host.map(str::to_owned), namespace, model, tag };
         is_valid.then_some(name).ok_or_else(wrong)
+    }
+
+    /// The name that a file in a directory of models has: `model:tag.gguf`, or `namespace+model:tag.gguf`.
+    #[must_use]
+    pub fn file_name(&self) -> String {
+        let text = self.without_host().to_string();
+        format!("{}{EXTENSION}", Self::without_prefix(&text).replace('/', &IN_FILES.to_string()))
+    }
+
+    /// The name, without a host, that such a file has.
+    #[must_use]
+    pub fn of_file_name(file: &str) -> Option<Self> {
+        let text = file.strip_suffix(EXTENSION)?.replace(IN_FILES, "/");
+        let name = Self::parse(&format!("{PREFIX}{text}")).ok()?;
+        (name.host.is_none() && name.file_name() == file).then_some(name)
+    }
+
+    /// The name as its users write it: `model:tag`, or the whole reference where that could be another one.
+    #[must_use]
+    pub fn short(&self) -> String {
+        let text = self.to_string();
+        if text.matches('/').count() > 2 { text } else { Self::without_prefix(&text).to_owned() }
+    }
+
+    /// The name in any registry.
+    #[must_use]
+    pub fn without_host(&self) -> Self {
+        OllamaName { host: None, ..self.clone() }
     }
 
     /// The name at a registry.
@@ -167,6 +199,22 @@ mod tests {
             &long,
         ] {
             assert!(matches!(OllamaName::parse(text), Err(HubError::NotAnOllamaName(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_named_by_the_name_without_the_host() {
+        for (text, file, short) in [
+            ("ollama://llama3.2", "llama3.2:latest.gguf", "llama3.2:latest"),
+            ("ollama://reg:1/library/m:1b", "m:1b.gguf", "ollama://reg:1/library/m:1b"),
+            ("ollama://someone/m:8b", "someone+m:8b.gguf", "ollama://someone/m:8b"),
+        ] {
+            let name = OllamaName::parse(text).unwrap();
+            assert_eq!((name.file_name().as_str(), name.short().as_str()), (file, short));
+            assert_eq!(OllamaName::of_file_name(file), Some(name.without_host()));
+        }
+        for file in ["m.gguf", "m:1b", "h+n+m:1.gguf", "..:1.gguf", "library+m:1.gguf", "a b:1.gguf"] {
+            assert_eq!(OllamaName::of_file_name(file), None, "{file}");
         }
     }
 

@@ -7,8 +7,9 @@ use tokio::time::timeout;
 
 use super::manifest::Blob;
 use super::name::OllamaName;
-use crate::hub::download::block_on;
+use crate::hub::download::block_on_wanted;
 use crate::hub::error::HubError;
+use crate::hub::progress::Progress;
 
 /// The manifests that this program reads.
 const MANIFEST_TYPES: &str =
@@ -52,12 +53,12 @@ impl Registry {
     /// The manifest of a model, as it was sent.
     ///
     /// # Errors
-    /// [`HubError::NoSuchModel`], [`HubError::Timeout`], [`HubError::Request`], or [`HubError::BadManifest`] when it is too long.
-    pub fn manifest(&self, name: &OllamaName) -> Result<Vec<u8>, HubError> {
+    /// [`HubError::NoSuchModel`], [`HubError::Timeout`], [`HubError::Request`], [`HubError::Cancelled`], or [`HubError::BadManifest`] when it is too long.
+    pub fn manifest(&self, name: &OllamaName, progress: &impl Progress) -> Result<Vec<u8>, HubError> {
         let url = format!("{}/{}/manifests/{}", self.address, name.url_path(), name.tag);
         let request = self.client.get(url).header(header::ACCEPT, MANIFEST_TYPES);
         let answer = async { timeout(self.response_timeout, self.read_manifest(name, request)).await };
-        block_on(answer)?.unwrap_or_else(|_| {
+        block_on_wanted(answer, progress)?.unwrap_or_else(|_| {
             Err(HubError::Timeout { hub: self.address.clone(), seconds: self.response_timeout.as_secs() })
         })
     }

@@ -85,12 +85,18 @@ impl OllamaStore {
         self.blob_path(blob).metadata().is_ok_and(|metadata| metadata.len() == blob.bytes)
     }
 
+    /// The folder of the data.
+    #[must_use]
+    pub fn blobs(&self) -> PathBuf {
+        self.root.join("blobs")
+    }
+
     pub(super) fn blob_path(&self, blob: &Blob) -> PathBuf {
-        self.root.join("blobs").join(format!("sha256-{}", blob.sha256))
+        self.blobs().join(format!("sha256-{}", blob.sha256))
     }
 
     pub(super) fn part_path(&self, blob: &Blob) -> PathBuf {
-        self.root.join("blobs").join(format!("sha256-{}.part", blob.sha256))
+        self.blobs().join(format!("sha256-{}.part", blob.sha256))
     }
 
     /// The text of a layer.
@@ -103,7 +109,7 @@ impl OllamaStore {
 
     /// Creates the folder of the data.
     pub(super) fn prepare(&self) -> Result<(), HubError> {
-        let blobs = self.root.join("blobs");
+        let blobs = self.blobs();
         std::fs::create_dir_all(&blobs).map_err(HubError::io("create", &blobs))
     }
 

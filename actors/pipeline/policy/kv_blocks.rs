@@ -187,7 +187,7 @@ impl<S: BuildHasher> BlockManager<S> {
             None => {
                 let content = self.contents.insert(block.0, content);
                 if let Some(changes) = &mut self.changes {
-                    changes.push(CacheChange::Stored(content));
+                    changes.push(CacheChange::Stored(content, self.contents.adapter(block.0)));
                 }
             }
         }

@@ -10,7 +10,7 @@ use std::hash::BuildHasher;
 use cuelight_engine::engine::{BLOCK_TOKENS, BlockId, TokenId};
 
 use crate::core::block_hash::{BlockContent, BlockHash};
-use crate::core::prefix_scope::PrefixScope;
+use crate::core::prefix_scope::{PrefixScope, ScopeAdapter};
 
 /// What precedes a block.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -44,8 +44,18 @@ impl Content {
 #[derive(Debug)]
 pub(super) struct PrefixCache<S> {
     blocks: HashMap<Content, BlockId, S>,
-    /// The content of each block, when it is known, and its identity beyond this cache.
-    contents: Vec<Option<(Content, BlockContent)>>,
+    /// The content of each block, when it is known.
+    contents: Vec<Option<Known>>,
+}
+
+/// A block whose content is known.
+#[derive(Debug, Clone)]
+struct Known {
+    content: Content,
+    /// Its identity beyond this cache.
+    identity: BlockContent,
+    /// The adapter of its prompts.
+    adapter: Option<ScopeAdapter>,
 }
 
 impl<S: BuildHasher> PrefixCache<S> {
@@ -59,24 +69,31 @@ impl<S: BuildHasher> PrefixCache<S> {
 
     /// What a known block contains, for copies of it.
     pub fn identity(&self, block: BlockId) -> Option<BlockContent> {
-        self.contents[block as usize].as_ref().map(|(_, identity)| *identity)
+        self.contents[block as usize].as_ref().map(|known| known.identity)
     }
 
     /// What all known blocks contain.
     pub fn identities(&self) -> impl Iterator<Item = BlockContent> {
-        self.contents.iter().flatten().map(|(_, identity)| *identity)
+        self.contents.iter().flatten().map(|known| known.identity)
     }
 
-    /// The identity of a content whose predecessor is known.
-    fn identify(&self, content: &Content) -> BlockContent {
-        let (before, is_portable) = match &content.before {
-            Before::Start(scope) => (BlockHash::of_scope(scope), scope.is_portable()),
+    /// The adapter of the prompts that have a block.
+    pub fn adapter(&self, block: BlockId) -> Option<ScopeAdapter> {
+        self.contents[block as usize].as_ref()?.adapter.clone()
+    }
+
+    /// A content whose predecessor is known.
+    fn identify(&self, content: Content) -> Known {
+        let (before, is_portable, adapter) = match &content.before {
+            Before::Start(scope) => (BlockHash::of_scope(scope), scope.is_portable(), scope.adapter.clone()),
             Before::Block(before) => {
-                let before = self.identity(*before).expect("the block before a known one is known");
-                (before.hash, before.is_portable)
+                let before = self.contents[*before as usize].as_ref();
+                let Known { identity, adapter, .. } = before.expect("the block before a known one is known");
+                (identity.hash, identity.is_portable, adapter.clone())
             }
         };
-        BlockContent { hash: before.then(&content.tokens), before, tokens: content.tokens, is_portable }
+        let identity = BlockContent { hash: before.then(&content.tokens), before, tokens: content.tokens, is_portable };
+        Known { content, identity, adapter }
     }
 
     pub fn contains(&self, block: BlockId) -> bool {
@@ -85,16 +102,16 @@ impl<S: BuildHasher> PrefixCache<S> {
 
     /// Adds a block and returns its identity. No other block may have the same content.
     pub fn insert(&mut self, block: BlockId, content: Content) -> BlockContent {
-        let identity = self.identify(&content);
-        let before = self.blocks.insert(content.clone(), block);
+        let known = self.identify(content);
+        let (before, identity) = (self.blocks.insert(known.content.clone(), block), known.identity);
         debug_assert_eq!(before, None, "two blocks have the same content");
-        self.contents[block as usize] = Some((content, identity));
+        self.contents[block as usize] = Some(known);
         identity
     }
 
     pub fn remove(&mut self, block: BlockId) {
-        if let Some((content, _)) = self.contents[block as usize].take() {
-            self.blocks.remove(&content);
+        if let Some(known) = self.contents[block as usize].take() {
+            self.blocks.remove(&known.content);
         }
     }
 
@@ -102,7 +119,7 @@ impl<S: BuildHasher> PrefixCache<S> {
     pub fn check(&self) {
         assert_eq!(self.blocks.len(), self.contents.iter().flatten().count());
         for (content, &block) in &self.blocks {
-            assert_eq!(self.contents[block as usize].as_ref().map(|(content, _)| content), Some(content));
+            assert_eq!(self.contents[block as usize].as_ref().map(|known| &known.content), Some(content));
             if let Before::Block(before) = content.before {
                 assert!(self.contains(before), "block {block} has outlived block {before} before it");
             }

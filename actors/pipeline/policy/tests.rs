@@ -23,7 +23,7 @@ use cuelight_engine::engine::{
 use self::world::*;
 use super::*;
 use crate::core::kv_transfer::KvTransfer;
-use crate::core::prefix_scope::PrefixScope;
+use crate::core::prefix_scope::{PrefixScope, ScopeAdapter};
 use crate::core::request::{GenerationError, RequestId, SpeculationOptions, SubmitError};
 
 fn limits() -> EngineLimits {
@@ -54,6 +54,10 @@ const CONFIG: PolicyConfig = PolicyConfig {
     max_queued_tokens: usize::MAX,
     verify: true,
 };
+
+fn adapter((id, scale_bits): (u64, u32)) -> ScopeAdapter {
+    ScopeAdapter { id, scale_bits, name: "adapter".into() }
+}
 
 fn submission(id: u64, prompt_tokens: usize) -> Submission {
     let prompt = (0..prompt_tokens).map(|i| ((id as usize * 37 + i * 11) % 1000) as TokenId).collect();

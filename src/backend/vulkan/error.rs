@@ -6,6 +6,11 @@ use cuelight_shaders::gpu::Module;
 use crate::cancel::LoadCancelled;
 use crate::memory::format_bytes;
 
+/// What a container lacks in which an NVIDIA GPU computes but has no Vulkan driver. The driver is mounted from outside, and needs
+/// libraries of the image.
+pub const NVIDIA_CONTAINER_HINT: &str = "a container with an NVIDIA GPU needs the packages libegl1, libx11-6 and libxext6, and \
+                                         NVIDIA_DRIVER_CAPABILITIES=graphics,compute when it is started";
+
 /// Why a Vulkan device cannot be used, or why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum VulkanError {
@@ -16,7 +21,9 @@ pub enum VulkanError {
     )]
     NoLoader(String),
     /// The loader finds no driver.
-    #[error("no Vulkan driver was found; install the GPU's driver (Mesa: mesa-vulkan-drivers), or use the CPU")]
+    #[error(
+        "no Vulkan driver was found; install the GPU's driver (Mesa: mesa-vulkan-drivers), or use the CPU; {NVIDIA_CONTAINER_HINT}"
+    )]
     NoDriver,
     /// The load was ended early.
     #[error(transparent)]

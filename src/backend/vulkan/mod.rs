@@ -45,7 +45,7 @@ mod upload;
 use cuelight_shaders::op::Op;
 
 pub use device::{Device, VulkanOptions};
-pub use error::VulkanError;
+pub use error::{NVIDIA_CONTAINER_HINT, VulkanError};
 pub use footprint::Footprint;
 pub use instance::{Instance, InstanceOptions};
 pub use probe::DeviceInfo;

@@ -37,9 +37,9 @@ fn tenants_do_not_share_cached_prefixes() {
 #[test]
 fn sequences_share_cached_prefixes_only_with_those_of_the_same_adapter_and_scale() {
     let mut world = World::new(PolicyConfig { prefill_chunk_tokens: 512, ..CONFIG }, large_limits());
-    let of = |id: u64, adapter: Option<(u64, u32)>| Submission {
+    let of = |id: u64, key: Option<(u64, u32)>| Submission {
         id: RequestId(id),
-        scope: PrefixScope { salt: None, adapter },
+        scope: PrefixScope { salt: None, adapter: key.map(adapter) },
         ..submission(1, 64)
     };
     for (id, adapter) in [(1, None), (2, Some((7, 1))), (3, Some((8, 1))), (4, Some((7, 2)))] {

@@ -275,9 +275,9 @@ fn no_server_is_asked_when_blocks_are_loaded_from_none() {
 
 #[test]
 fn salts_and_adapters_keep_their_blocks_to_themselves() {
-    let scoped = |id, salt: Option<&str>, adapter| Submission {
+    let scoped = |id, salt: Option<&str>, key: Option<(u64, u32)>| Submission {
         id: RequestId(id),
-        scope: PrefixScope { salt: salt.map(Into::into), adapter },
+        scope: PrefixScope { salt: salt.map(Into::into), adapter: key.map(adapter) },
         ..submission(1, 60)
     };
     let mut world = world([40, 40]);
@@ -296,7 +296,10 @@ fn salts_and_adapters_keep_their_blocks_to_themselves() {
 #[test]
 fn blocks_of_an_adapter_stay_off_the_disk() {
     let mut world = world([0, 40]);
-    world.compute(Submission { scope: PrefixScope { salt: None, adapter: Some((5, 0)) }, ..submission(1, 100) });
+    world.compute(Submission {
+        scope: PrefixScope { salt: None, adapter: Some(adapter((5, 0))) },
+        ..submission(1, 100)
+    });
     world.compute(submission(2, 100));
     assert_eq!(world.tier_counts(Tier::Disk).stored, 0);
 }

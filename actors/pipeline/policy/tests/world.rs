@@ -220,7 +220,7 @@ impl World {
     /// Follows what the prefix cache holds, from its reports alone.
     fn cache_changed(&mut self, change: CacheChange) {
         let found = match change {
-            CacheChange::Stored(content) => self.known.insert(content.hash),
+            CacheChange::Stored(content, _) => self.known.insert(content.hash),
             CacheChange::Removed(hash) => self.known.remove(&hash),
             CacheChange::Cleared => {
                 self.known.clear();

@@ -23,14 +23,16 @@ mod invariance;
 mod matmul;
 mod one_op;
 mod sampling;
+#[path = "../../../../tests/support/test_seed.rs"]
+mod test_seed;
 mod validation;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use cuelight_shaders::cases::Case;
 
+use self::test_seed::test_seed;
 use super::{Device, Instance, VulkanOptions};
 
 /// One of the devices that the tests share, so that most pipelines are compiled once; `None` if there is no device. A software
@@ -58,12 +60,6 @@ fn sampled(cases: Vec<Case>) -> Vec<Case> {
 fn half_of<T>(cases: Vec<T>, with_odd: bool) -> Vec<T> {
     let parity = usize::from((test_seed() % 2 == 1) != with_odd);
     cases.into_iter().enumerate().filter(|(index, _)| index % 2 == parity).map(|(_, case)| case).collect()
-}
-
-/// The seed of this run's samples: `CUELIGHT_TEST_SEED`, or else the number of the day.
-fn test_seed() -> u64 {
-    let days = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() / 86_400);
-    std::env::var("CUELIGHT_TEST_SEED").map_or_else(|_| days(), |seed| seed.parse().unwrap())
 }
 
 /// The shared device, if it has cooperative matrices. Few devices do, so this prints `SKIPPED` but never fails.
