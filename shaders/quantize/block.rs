@@ -28,7 +28,7 @@ pub fn find(
 }
 
 /// How much errors count: in proportion to the importance, and more for larger values.
-fn weigh(values: &[f32], group_len: usize, importance: Option<&[f32]>, weights: &mut [f32]) {
+pub(super) fn weigh(values: &[f32], group_len: usize, importance: Option<&[f32]>, weights: &mut [f32]) {
     let mean_square = |values: &[f32]| values.iter().map(|value| value * value).sum::<f32>() / values.len() as f32;
     match importance {
         Some(importance) => {
@@ -156,6 +156,6 @@ impl Search<'_> {
 }
 
 /// The nearest finite float16.
-fn half(value: f32) -> f16 {
+pub(super) fn half(value: f32) -> f16 {
     f16::from_f32(value.clamp(f16::MIN.to_f32(), f16::MAX.to_f32()))
 }
