@@ -3,7 +3,10 @@
 use half::f16;
 
 use super::group::{Group, Integers, inverse};
-use crate::quant::integer::{IntegerBlock, IntegerLayout, MAX_BLOCK_LEN, MAX_GROUPS, Unit, power_of_two};
+use crate::quant::integer::{
+    FLOAT8_UNIT, IntegerBlock, IntegerLayout, LAST_FLOAT8, MAX_BLOCK_LEN, MAX_GROUPS, Scale, Unit, float8,
+    nearest_float8, power_of_two,
+};
 use crate::quant::pack::Ranges;
 
 /// Finds the integers of a block of `values`.
@@ -20,6 +23,7 @@ pub fn find(
     let search = Search { layout, ranges, integers: Integers::new(layout, ranges), values, weights };
     match (layout.group_scales, layout.minimum, layout.unit) {
         (true, true, _) => search.groups_with_minima(block),
+        (true, false, _) if layout.scale == Scale::Float8 => search.groups_with_float8(block),
         (true, false, _) => search.groups(block),
         (false, _, Unit::PowerOfTwo) => search.power_of_two(block),
         (false, true, Unit::Half) => search.one_minimum(block),
@@ -112,6 +116,21 @@ impl Search<'_> {
             let scale = around.into_iter().min_by(|a, b| error(a).total_cmp(&error(b))).unwrap_or(0.0);
             block.scales[index] = scale as i8;
             self.encode(index, group, unit * scale, 0.0, block);
+        }
+    }
+
+    /// Groups whose scales are 8-bit floating-point numbers, with the unit that all blocks of the format have.
+    fn groups_with_float8(&self, block: &mut IntegerBlock) {
+        block.unit = FLOAT8_UNIT;
+        let unit = block.unit.to_f32();
+        for (index, group) in self.group_list().enumerate() {
+            // The codebook has the negative of each of its integers, so a negative scale is never better.
+            let middle = nearest_float8(group.scale(&self.integers).abs() / unit);
+            let around = middle.saturating_sub(2)..=middle.saturating_add(2).min(LAST_FLOAT8);
+            let error = |byte: &u8| group.error(&self.integers, unit * float8(*byte), 0.0);
+            let byte = around.min_by(|a, b| error(a).total_cmp(&error(b))).unwrap_or(0);
+            block.scales[index] = byte as i8;
+            self.encode(index, group, unit * float8(byte), 0.0, block);
         }
     }
 

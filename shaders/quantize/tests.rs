@@ -52,7 +52,7 @@ fn the_error_on_normal_values_is_small_in_every_target() {
         Format::Q5_0 => 0.048,
         Format::Q4_K | Format::Q4_1 | Format::IQ4_XS | Format::IQ4_NL => 0.083,
         Format::Q4_0 => 0.094,
-        Format::MXFP4 => 0.125,
+        Format::MXFP4 | Format::NVFP4 => 0.125,
         Format::Q3_K => 0.175,
         Format::Q2_K => 0.32,
         Format::Q2_0 => 0.36,
@@ -162,7 +162,12 @@ fn with_the_scale_of_the_largest(format: Format, values: &[f32]) -> Vec<f32> {
 #[test]
 fn a_search_of_scales_is_better_than_the_scale_of_the_largest_value() {
     let values = normal(256 * 32, 11);
-    for format in with_cells() {
+    // Where the number of negative values must be even, blocks lack a freedom that the other values have.
+    let is_free = |format: &Format| match format.packing() {
+        Packing::Cells(rules) => rules.signs != crate::quant::pack::SignBits::Even,
+        _ => false,
+    };
+    for format in with_cells().filter(is_free) {
         let naive = relative_error(&values, &with_the_scale_of_the_largest(format, &values), |_| 1.0);
         let found = relative_error(&values, &round_trip(format, &values, None), |_| 1.0);
         println!("{format:8} {found:.4}, with the scale of the largest {naive:.4}");
