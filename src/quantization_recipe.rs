@@ -1,7 +1,7 @@
 //! Quantization recipes: llama.cpp's rules for the format of each tensor, as data.
 //!
-//! Source: `llama-quant.cpp` of llama.cpp, without an importance matrix and without its rules for models with eight experts. Its
-//! rules for the query and key projections of IQ3_XXS are left out: these have the base format here.
+//! Source: `llama-quant.cpp` of llama.cpp, without its rules for models with eight experts. Some rules are only for models that are
+//! quantized with an importance matrix, or without one.
 
 use cuelight_shaders::quant::Format::{
     self, BF16, F16, F32, IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_NL, IQ4_XS, MXFP4, NVFP4, Q1_0,
@@ -18,10 +18,16 @@ pub enum Role {
     Head,
     /// Projections of query, key and value in one matrix.
     QueryKeyValue,
+    /// The query projection of attention.
+    Query,
+    /// The key projection of attention.
+    Key,
     /// The value projection of attention.
     Values,
     /// The output projection of attention.
     AttentionOutput,
+    /// The gate or the up projection of the feed-forward network.
+    GateOrUp,
     /// The down projection of the feed-forward network.
     Down,
     /// Anything else.
@@ -39,7 +45,11 @@ impl Role {
             "output" => Role::Head,
             "attn_qkv" => Role::QueryKeyValue,
             "attn_v" | "attn_kv_b" | "attn_v_b" => Role::Values,
+            "attn_q" => Role::Query,
+            "attn_k" => Role::Key,
             "attn_output" => Role::AttentionOutput,
+            "ffn_gate" | "ffn_gate_exps" | "ffn_gate_shexp" | "ffn_up" | "ffn_up_exps" | "ffn_up_shexp"
+            | "ffn_gate_up_exps" => Role::GateOrUp,
             "ffn_down" | "ffn_down_exps" | "ffn_down_shexp" => Role::Down,
             _ => Role::Other,
         }
@@ -88,6 +98,8 @@ pub struct ModelFacts {
     pub queries_per_key: usize,
     /// Whether the model has routed experts.
     pub has_experts: bool,
+    /// Whether an importance matrix is given.
+    pub has_importance: bool,
 }
 
 /// The rules that assign formats to tensors.
@@ -113,6 +125,8 @@ pub struct Exception {
     role: Role,
     layers: Layers,
     format: Format,
+    /// Whether it is only for models with an importance matrix, or only for those without one.
+    importance: Option<bool>,
 }
 
 /// Some of the layers.
@@ -127,6 +141,8 @@ enum Layers {
     FirstPart(usize),
     /// The first eighth, the last eighth, and every third layer between.
     Spread,
+    /// All but the first and the last eighth.
+    Middle,
 }
 
 /// All recipes.
@@ -135,9 +151,15 @@ pub const QUANTIZATION_RECIPES: &[QuantizationRecipe] = &[
     plain("f16", 1, F16, F16),
     plain("bf16", 32, BF16, BF16),
     plain("q8_0", 7, Q8_0, Q8_0),
-    plain("q4_0", 2, Q4_0, Q6_K),
+    QuantizationRecipe {
+        exceptions: &[exception(Role::Down, Layers::FirstPart(8), Q4_1).with_importance()],
+        ..plain("q4_0", 2, Q4_0, Q6_K)
+    },
     plain("q4_1", 3, Q4_1, Q6_K),
-    plain("q5_0", 8, Q5_0, Q6_K),
+    QuantizationRecipe {
+        exceptions: &[exception(Role::Down, Layers::FirstPart(8), Q5_1).with_importance()],
+        ..plain("q5_0", 8, Q5_0, Q6_K)
+    },
     plain("q5_1", 9, Q5_1, Q6_K),
     QuantizationRecipe {
         exceptions: &[
@@ -207,12 +229,23 @@ pub const QUANTIZATION_RECIPES: &[QuantizationRecipe] = &[
         exceptions: &[
             exception(Role::Embedding, Layers::All, IQ3_S),
             exception(Role::Values, Layers::AllWhenShared(4), Q4_K),
-            exception(Role::Values, Layers::All, IQ3_S),
-            exception(Role::Down, Layers::FirstPart(8), Q4_K),
-            exception(Role::Down, Layers::All, Q3_K),
+            exception(Role::Values, Layers::All, IQ3_S).without_importance(),
+            exception(Role::Query, Layers::All, IQ2_S),
+            exception(Role::Key, Layers::All, IQ2_S),
+            exception(Role::Down, Layers::FirstPart(8), Q4_K).without_importance(),
+            exception(Role::Down, Layers::All, Q3_K).without_importance(),
             exception(Role::AttentionOutput, Layers::All, IQ3_S),
         ],
         ..plain("iq3_xxs", 23, IQ3_XXS, Q5_K)
+    },
+    QuantizationRecipe {
+        exceptions: &[
+            exception(Role::Values, Layers::AllWhenShared(4), Q4_K),
+            exception(Role::Query, Layers::All, IQ3_XXS),
+            exception(Role::Key, Layers::All, IQ3_XXS),
+            exception(Role::GateOrUp, Layers::Middle, IQ3_XXS),
+        ],
+        ..plain("iq3_xs", 22, IQ3_S, Q6_K)
     },
     QuantizationRecipe {
         exceptions: &[exception(Role::Values, Layers::AllWhenShared(4), Q4_K)],
@@ -256,15 +289,42 @@ const WITH_IQ3_S: &[Exception] = &[
 const TERNARY: &[Exception] = &[exception(Role::Embedding, Layers::All, Q4_K)];
 
 /// The exceptions of both recipes with non-uniform quantization steps.
-const NON_UNIFORM: &[Exception] =
-    &[exception(Role::Values, Layers::AllWhenShared(4), Q5_K), exception(Role::Down, Layers::FirstPart(8), Q5_K)];
+const NON_UNIFORM: &[Exception] = &[
+    exception(Role::Values, Layers::AllWhenShared(4), Q5_K),
+    exception(Role::Down, Layers::FirstPart(8), Q5_K).without_importance(),
+];
+
+/// Formats with so few bits that matrices of layers are unusable without an importance matrix.
+const NEED_IMPORTANCE: [Format; 6] = [IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS];
 
 const fn plain(name: &'static str, file_type: u32, base: Format, head: Format) -> QuantizationRecipe {
     QuantizationRecipe { name, file_type, base, head, exceptions: &[], experts: None }
 }
 
 const fn exception(role: Role, layers: Layers, format: Format) -> Exception {
-    Exception { role, layers, format }
+    Exception { role, layers, format, importance: None }
+}
+
+/// Whether a matrix of this use and format must not be quantized without the importance of its columns.
+#[must_use]
+pub fn needs_importance(role: Role, format: Format) -> bool {
+    !matches!(role, Role::Embedding | Role::Head) && NEED_IMPORTANCE.contains(&format)
+}
+
+impl Exception {
+    const fn with_importance(self) -> Self {
+        Exception { importance: Some(true), ..self }
+    }
+
+    const fn without_importance(self) -> Self {
+        Exception { importance: Some(false), ..self }
+    }
+
+    fn applies(&self, matrix: &Matrix, model: &ModelFacts) -> bool {
+        self.role == matrix.role
+            && self.layers.contains(matrix.layer, model)
+            && self.importance.is_none_or(|wanted| wanted == model.has_importance)
+    }
 }
 
 impl QuantizationRecipe {
@@ -272,6 +332,13 @@ impl QuantizationRecipe {
     #[must_use]
     pub fn named(name: &str) -> Option<&'static QuantizationRecipe> {
         QUANTIZATION_RECIPES.iter().find(|recipe| recipe.name.eq_ignore_ascii_case(name))
+    }
+
+    /// Whether a model can only be quantized with an importance matrix.
+    #[must_use]
+    pub fn requires_importance(&self) -> bool {
+        let exceptions = self.exceptions.iter().map(|exception| (exception.role, exception.format));
+        [(Role::Other, self.base)].into_iter().chain(exceptions).any(|(role, format)| needs_importance(role, format))
     }
 
     /// Whether weights can be quantized to all formats of the recipe.
@@ -284,8 +351,7 @@ impl QuantizationRecipe {
     /// The format of a matrix.
     #[must_use]
     pub fn format(&self, matrix: &Matrix, model: &ModelFacts) -> Format {
-        let applies =
-            |exception: &&Exception| exception.role == matrix.role && exception.layers.contains(matrix.layer, model);
+        let applies = |exception: &&Exception| exception.applies(matrix, model);
         let wanted = match (matrix.role, self.experts) {
             (Role::Head, _) => self.head,
             (_, Some(experts)) if matrix.is_routed => experts,
@@ -307,6 +373,7 @@ impl Layers {
                 let eighth = n_layers / 8;
                 layer < eighth || layer >= 7 * n_layers / 8 || (layer - eighth) % 3 == 2
             }
+            Layers::Middle => layer >= n_layers / 8 && layer < 7 * n_layers / 8,
         }
     }
 }

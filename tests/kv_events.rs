@@ -200,7 +200,7 @@ async fn a_reader_of_the_messages_knows_what_the_server_holds() {
 async fn knows_copies(reader: &mut Reader, runtime: &Runtime, [host, disk]: [usize; 2]) {
     for _ in 0..60 {
         reader.read().await;
-        let known = [reader.copies("CPU"), reader.copies("DISK")];
+        let known = ["CPU", "DISK", "REMOTE"].map(|medium| reader.copies(medium));
         if known == runtime.snapshot().tiers.map(|tier| tier.blocks) && known[0] >= host && known[1] >= disk {
             return;
         }

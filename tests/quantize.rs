@@ -113,7 +113,7 @@ fn mistakes_are_refused_and_leave_no_file() {
     refused(&["./model.gguf", "./no/such/folder/out.gguf", "q8_0"], &["cannot write"]);
     refused(&["./model.gguf", "./out.gguf", "q8_0", "--imatrix", "importance.dat"], &["not an importance matrix"]);
     refused(&["./model.gguf", "./out.gguf", "q8_0", "--tensor-type", "attn_q"], &["attn_v=q6_k"]);
-    refused(&["./model.gguf", "./out.gguf", "iq1_s"], &["\"iq1_s\"", "q4_k_m"]);
+    refused(&["./model.gguf", "./out.gguf", "q4_z"], &["\"q4_z\"", "q4_k_m", "iq1_s", "nvfp4"]);
     assert_eq!(folder.names(), ["model.gguf", "taken.gguf", "truncated.gguf"]);
     assert_eq!(std::fs::read(folder.path("taken.gguf")).unwrap(), b"taken");
 }

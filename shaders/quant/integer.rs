@@ -237,6 +237,28 @@ pub const fn float8(byte: u8) -> f32 {
 /// The factor of a [`float8`] whose bits are moved to their position in a float32: the exponents have other biases.
 pub const FLOAT8_BIAS_DIFFERENCE: f32 = f32::from_bits((127 + 120) << 23);
 
+/// The unit of all blocks of groups with [`float8`] scales. Blocks do not store it.
+pub const FLOAT8_UNIT: f16 = f16::from_f32_const(0.5);
+
+/// The byte of the largest [`float8`], 448.
+pub const LAST_FLOAT8: u8 = 126;
+
+/// The byte of the [`float8`] nearest to a number that is not negative.
+#[must_use]
+pub fn nearest_float8(value: f32) -> u8 {
+    // The values ascend with their bytes.
+    let (mut first, mut last) = (0, LAST_FLOAT8);
+    while first < last {
+        let middle = first + (last - first) / 2;
+        if float8(middle) + float8(middle + 1) < 2.0 * value && middle < LAST_FLOAT8 {
+            first = middle + 1;
+        } else {
+            last = middle;
+        }
+    }
+    first
+}
+
 /// An unpacked block.
 #[derive(Clone, Debug)]
 pub struct IntegerBlock {
@@ -273,4 +295,19 @@ impl IntegerBlock {
         scales: [0; MAX_GROUPS],
         minima: [0; MAX_GROUPS],
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_float8_is_found_for_every_value_and_between_all() {
+        for byte in 0..=LAST_FLOAT8 {
+            assert_eq!(nearest_float8(float8(byte)), byte);
+            let next = float8(byte.min(LAST_FLOAT8 - 1) + 1);
+            assert_eq!(nearest_float8(float8(byte) + 0.4 * (next - float8(byte)).max(0.0)), byte);
+        }
+        assert_eq!(nearest_float8(1e9), LAST_FLOAT8);
+    }
 }

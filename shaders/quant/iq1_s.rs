@@ -14,6 +14,7 @@ use super::block::BlockFormat;
 use super::cells::{self, half_word_at, odd};
 use super::grid::{self, Grid, Signs};
 use super::integer::{Codebook, IntegerBlock, IntegerLayout};
+use super::pack::{CellRules, Packing, SignBits, half_of_odd, put_half, put_low_bytes};
 use super::unpack::half_at;
 
 /// 256 values in 50 bytes.
@@ -35,6 +36,7 @@ impl BlockFormat for Iq1S {
     const GGML_ID: u32 = 19;
     const NAME: &'static str = "IQ1_S";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::with_grid(GRID, CODEBOOK, OFFSET, 32, 3));
+    const PACKING: Packing = Packing::Cells(CellRules::new(15, SignBits::ShiftOfGroup));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -51,6 +53,18 @@ impl BlockFormat for Iq1S {
                 let high = stored >> (3 * position) & 7 | (stored >> 15) << 3;
                 out.cells[4 * group + position] = u16::from(block[2 + 4 * group + position]) | high << 8;
             }
+        }
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        put_half(block, 0, integers.unit);
+        put_low_bytes(&integers.cells, &mut block[2..34]);
+        let groups = integers.cells.as_chunks::<4>().0.iter().zip(&integers.scales);
+        for (bytes, (cells, scale)) in block[34..50].chunks_exact_mut(2).zip(groups) {
+            let high = cells.iter().rev().fold(0, |high, cell| high << 3 | cell >> 8 & 7);
+            let shift = cells[0] >> 11 & 1;
+            let stored = high | u16::from(half_of_odd(*scale)) << 12 | shift << 15;
+            bytes.copy_from_slice(&stored.to_le_bytes());
         }
     }
 }

@@ -16,6 +16,7 @@ use super::cells::{self, scales_of_nibbles, word_at};
 use super::grid::{self, Grid, Signs};
 use super::integer::{IntegerBlock, IntegerLayout};
 use super::iq2_xxs::CODEBOOK;
+use super::pack::{CellRules, Packing, SignBits, put_half, put_low_bytes, put_odd_scales, put_words};
 use super::unpack::half_at;
 
 /// 256 values in 82 bytes.
@@ -31,6 +32,7 @@ impl BlockFormat for Iq2S {
     const GGML_ID: u32 = 22;
     const NAME: &'static str = "IQ2_S";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::with_grid(GRID, CODEBOOK, 64, 16, 3));
+    const PACKING: Packing = Packing::Cells(CellRules::new(31, SignBits::Each));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -48,5 +50,15 @@ impl BlockFormat for Iq2S {
             *signs = word_at(block, 34 + 4 * run);
         }
         scales_of_nibbles(&block[74..82], &mut out.scales);
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        put_half(block, 0, integers.unit);
+        put_low_bytes(&integers.cells, &mut block[2..34]);
+        put_words(&integers.signs, &mut block[34..66]);
+        for (byte, cells) in block[66..74].iter_mut().zip(integers.cells.as_chunks::<4>().0) {
+            *byte = cells.iter().rev().fold(0, |byte, cell| byte << 2 | (cell >> 8) as u8 & 3);
+        }
+        put_odd_scales(&integers.scales, &mut block[74..82]);
     }
 }

@@ -16,6 +16,7 @@ use super::cells::{self, half_word_at, scales_of_nibbles, with_eighth_sign};
 use super::grid::{self, Grid, Signs};
 use super::integer::{IntegerBlock, IntegerLayout};
 use super::iq2_xxs::CODEBOOK;
+use super::pack::{CellRules, Packing, SignBits, put_half, put_odd_scales};
 use super::unpack::half_at;
 
 /// 256 values in 74 bytes.
@@ -31,6 +32,7 @@ impl BlockFormat for Iq2Xs {
     const GGML_ID: u32 = 17;
     const NAME: &'static str = "IQ2_XS";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::with_grid(GRID, CODEBOOK, 64, 16, 3));
+    const PACKING: Packing = Packing::Cells(CellRules::new(31, SignBits::Even));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -50,5 +52,14 @@ impl BlockFormat for Iq2Xs {
             out.signs[run] = signs;
         }
         scales_of_nibbles(&block[66..74], &mut out.scales);
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        put_half(block, 0, integers.unit);
+        for (index, bytes) in block[2..66].chunks_exact_mut(2).enumerate() {
+            let signs = (integers.signs[index / 4] >> (index % 4 * 8) & 127) as u16;
+            bytes.copy_from_slice(&(integers.cells[index] & 511 | signs << 9).to_le_bytes());
+        }
+        put_odd_scales(&integers.scales, &mut block[66..74]);
     }
 }

@@ -14,6 +14,7 @@ use super::block::BlockFormat;
 use super::cells::{self, all_signs, odd, word_at};
 use super::grid::{self, Grid, Signs};
 use super::integer::{Codebook, IntegerBlock, IntegerLayout};
+use super::pack::{CellRules, Packing, SignBits, half_of_odd, put_half, put_low_bytes, seven_signs};
 use super::unpack::half_at;
 
 /// 256 values in 66 bytes.
@@ -32,6 +33,7 @@ impl BlockFormat for Iq2Xxs {
     const GGML_ID: u32 = 16;
     const NAME: &'static str = "IQ2_XXS";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::with_grid(GRID, CODEBOOK, 64, 32, 3));
+    const PACKING: Packing = Packing::Cells(CellRules::new(31, SignBits::Even));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -48,6 +50,15 @@ impl BlockFormat for Iq2Xxs {
             for (cell, byte) in out.cells[4 * group..][..4].iter_mut().zip(bytes) {
                 *cell = u16::from(*byte);
             }
+        }
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        put_half(block, 0, integers.unit);
+        for (group, bytes) in block[2..66].chunks_exact_mut(8).enumerate() {
+            put_low_bytes(&integers.cells[4 * group..][..4], &mut bytes[..4]);
+            let scale = u32::from(half_of_odd(integers.scales[group]));
+            bytes[4..].copy_from_slice(&(seven_signs(integers.signs[group]) | scale << 28).to_le_bytes());
         }
     }
 }

@@ -15,6 +15,7 @@ use super::block::BlockFormat;
 use super::cells::{self, odd, word_at};
 use super::grid::{self, Grid, Signs};
 use super::integer::{Codebook, IntegerBlock, IntegerLayout};
+use super::pack::{CellRules, Packing, SignBits, put_half, put_low_bytes, put_odd_scales, put_words};
 use super::unpack::half_at;
 
 /// 256 values in 110 bytes.
@@ -33,6 +34,7 @@ impl BlockFormat for Iq3S {
     const GGML_ID: u32 = 21;
     const NAME: &'static str = "IQ3_S";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::with_grid(GRID, CODEBOOK, 16, 32, 0));
+    const PACKING: Packing = Packing::Cells(CellRules::new(31, SignBits::Each));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -50,5 +52,15 @@ impl BlockFormat for Iq3S {
             out.scales[group] = odd(u32::from(block[106 + group / 2] >> (group % 2 * 4) & 15));
             out.signs[group] = word_at(block, 74 + 4 * group);
         }
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        put_half(block, 0, integers.unit);
+        put_low_bytes(&integers.cells, &mut block[2..66]);
+        for (byte, cells) in block[66..74].iter_mut().zip(integers.cells.as_chunks::<8>().0) {
+            *byte = cells.iter().rev().fold(0, |byte, cell| byte << 1 | (cell >> 8) as u8 & 1);
+        }
+        put_words(&integers.signs, &mut block[74..106]);
+        put_odd_scales(&integers.scales, &mut block[106..110]);
     }
 }

@@ -15,6 +15,7 @@ use super::block::BlockFormat;
 use super::cells::{self, all_signs, odd, word_at};
 use super::grid::{self, Grid, Signs};
 use super::integer::{Codebook, IntegerBlock, IntegerLayout};
+use super::pack::{CellRules, Packing, SignBits, half_of_odd, put_half, put_low_bytes, seven_signs};
 use super::unpack::half_at;
 
 /// 256 values in 98 bytes.
@@ -33,6 +34,7 @@ impl BlockFormat for Iq3Xxs {
     const GGML_ID: u32 = 18;
     const NAME: &'static str = "IQ3_XXS";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::with_grid(GRID, CODEBOOK, 64, 32, 2));
+    const PACKING: Packing = Packing::Cells(CellRules::new(31, SignBits::Even));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -49,6 +51,15 @@ impl BlockFormat for Iq3Xxs {
             let word = word_at(block, 66 + 4 * group);
             out.scales[group] = odd(word >> 28);
             out.signs[group] = all_signs(word);
+        }
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        put_half(block, 0, integers.unit);
+        put_low_bytes(&integers.cells, &mut block[2..66]);
+        for (group, bytes) in block[66..98].chunks_exact_mut(4).enumerate() {
+            let scale = u32::from(half_of_odd(integers.scales[group]));
+            bytes.copy_from_slice(&(seven_signs(integers.signs[group]) | scale << 28).to_le_bytes());
         }
     }
 }

@@ -14,6 +14,7 @@ use half::f16;
 use super::block::BlockFormat;
 use super::integer::{IntegerBlock, IntegerLayout, float8};
 use super::mxfp4::CODEBOOK;
+use super::pack::{Packing, Ranges};
 
 /// 64 values in 36 bytes.
 pub struct Nvfp4;
@@ -27,6 +28,7 @@ impl BlockFormat for Nvfp4 {
     const GGML_ID: u32 = 40;
     const NAME: &'static str = "NVFP4";
     const INTEGERS: Option<IntegerLayout> = Some(IntegerLayout::with_codebook(CODEBOOK, 16, 16).with_float8_scales());
+    const PACKING: Packing = Packing::Integers(Ranges::codes(0, 15));
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -47,6 +49,18 @@ impl BlockFormat for Nvfp4 {
             *scale = *byte as i8;
         }
         unpack(block, &mut out.codes);
+    }
+
+    fn pack(integers: &IntegerBlock, block: &mut [u8]) {
+        for (byte, scale) in block[..4].iter_mut().zip(integers.scales) {
+            *byte = scale as u8;
+        }
+        for (bytes, codes) in block[4..36].chunks_exact_mut(8).zip(integers.codes.chunks_exact(16)) {
+            let (low, high) = codes.split_at(8);
+            for ((byte, low), high) in bytes.iter_mut().zip(low).zip(high) {
+                *byte = low & 15 | (high & 15) << 4;
+            }
+        }
     }
 }
 

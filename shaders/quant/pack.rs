@@ -11,6 +11,46 @@ pub enum Packing {
     Values,
     /// Integers within these ranges are stored.
     Integers(Ranges),
+    /// Cells of the format's grid are stored.
+    Cells(CellRules),
+}
+
+/// What a block of cells can store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CellRules {
+    /// The largest scale of a group. Scales are odd, and the smallest is 1.
+    pub last_scale: i8,
+    /// Which signs can be stored.
+    pub signs: SignBits,
+}
+
+impl CellRules {
+    /// Odd scales from 1 to `last_scale`.
+    #[must_use]
+    pub const fn new(last_scale: i8, signs: SignBits) -> Self {
+        CellRules { last_scale, signs }
+    }
+}
+
+/// The signs of a block of cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SignBits {
+    /// Each value has any sign.
+    Each,
+    /// An even number of each eight values is negative.
+    Even,
+    /// Values have no signs. A bit for each cell lowers its integers.
+    ShiftOfCell,
+    /// Values have no signs. A bit for each group lowers the integers of all of its cells.
+    ShiftOfGroup,
+}
+
+impl SignBits {
+    /// Whether values have signs.
+    #[must_use]
+    pub const fn is_stored(self) -> bool {
+        matches!(self, SignBits::Each | SignBits::Even)
+    }
 }
 
 /// The integers that a block can store.
@@ -68,5 +108,34 @@ pub(super) fn put_fifth_bits(codes: &[u8], bytes: &mut [u8]) {
 pub(super) fn put_quarters(codes: &[u8], bytes: &mut [u8]) {
     for (index, byte) in bytes[..32].iter_mut().enumerate() {
         *byte = (0..4).fold(0, |byte, quarter| byte | (codes[32 * quarter + index] & 3) << (2 * quarter));
+    }
+}
+
+/// Stores the low 8 bits of the indices of cells.
+pub(super) fn put_low_bytes(cells: &[u16], bytes: &mut [u8]) {
+    bytes.iter_mut().zip(cells).for_each(|(byte, cell)| *byte = *cell as u8);
+}
+
+/// Stores odd scales as nibbles, the low nibble of each byte first.
+pub(super) fn put_odd_scales(scales: &[i8], bytes: &mut [u8]) {
+    for (byte, scales) in bytes.iter_mut().zip(scales.as_chunks::<2>().0) {
+        *byte = half_of_odd(scales[0]) | half_of_odd(scales[1]) << 4;
+    }
+}
+
+/// What is stored for an odd scale: `s` for `2 s + 1`.
+pub(super) fn half_of_odd(scale: i8) -> u8 {
+    scale as u8 >> 1
+}
+
+/// Seven of the signs of each eight values in a word; the eighth follows from them.
+pub(super) fn seven_signs(signs: u32) -> u32 {
+    (0..4).fold(0, |word, eight| word | (signs >> (8 * eight) & 127) << (7 * eight))
+}
+
+/// Stores words, their lowest bytes first.
+pub(super) fn put_words(words: &[u32], bytes: &mut [u8]) {
+    for (bytes, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+        *bytes = word.to_le_bytes();
     }
 }

@@ -3,7 +3,10 @@
 use half::f16;
 
 use super::group::{Group, Integers, inverse};
-use crate::quant::integer::{IntegerBlock, IntegerLayout, MAX_BLOCK_LEN, MAX_GROUPS, Unit, power_of_two};
+use crate::quant::integer::{
+    FLOAT8_UNIT, IntegerBlock, IntegerLayout, LAST_FLOAT8, MAX_BLOCK_LEN, MAX_GROUPS, Scale, Unit, float8,
+    nearest_float8, power_of_two,
+};
 use crate::quant::pack::Ranges;
 
 /// Finds the integers of a block of `values`.
@@ -20,6 +23,7 @@ pub fn find(
     let search = Search { layout, ranges, integers: Integers::new(layout, ranges), values, weights };
     match (layout.group_scales, layout.minimum, layout.unit) {
         (true, true, _) => search.groups_with_minima(block),
+        (true, false, _) if layout.scale == Scale::Float8 => search.groups_with_float8(block),
         (true, false, _) => search.groups(block),
         (false, _, Unit::PowerOfTwo) => search.power_of_two(block),
         (false, true, Unit::Half) => search.one_minimum(block),
@@ -28,7 +32,7 @@ pub fn find(
 }
 
 /// How much errors count: in proportion to the importance, and more for larger values.
-fn weigh(values: &[f32], group_len: usize, importance: Option<&[f32]>, weights: &mut [f32]) {
+pub(super) fn weigh(values: &[f32], group_len: usize, importance: Option<&[f32]>, weights: &mut [f32]) {
     let mean_square = |values: &[f32]| values.iter().map(|value| value * value).sum::<f32>() / values.len() as f32;
     match importance {
         Some(importance) => {
@@ -115,6 +119,21 @@ impl Search<'_> {
         }
     }
 
+    /// Groups whose scales are 8-bit floating-point numbers, with the unit that all blocks of the format have.
+    fn groups_with_float8(&self, block: &mut IntegerBlock) {
+        block.unit = FLOAT8_UNIT;
+        let unit = block.unit.to_f32();
+        for (index, group) in self.group_list().enumerate() {
+            // The codebook has the negative of each of its integers, so a negative scale is never better.
+            let middle = nearest_float8(group.scale(&self.integers).abs() / unit);
+            let around = middle.saturating_sub(2)..=middle.saturating_add(2).min(LAST_FLOAT8);
+            let error = |byte: &u8| group.error(&self.integers, unit * float8(*byte), 0.0);
+            let byte = around.min_by(|a, b| error(a).total_cmp(&error(b))).unwrap_or(0);
+            block.scales[index] = byte as i8;
+            self.encode(index, group, unit * float8(byte), 0.0, block);
+        }
+    }
+
     /// Groups with integer scales and minima.
     fn groups_with_minima(&self, block: &mut IntegerBlock) {
         let last_code = f32::from(self.ranges.codes.1);
@@ -156,6 +175,6 @@ impl Search<'_> {
 }
 
 /// The nearest finite float16.
-fn half(value: f32) -> f16 {
+pub(super) fn half(value: f32) -> f16 {
     f16::from_f32(value.clamp(f16::MIN.to_f32(), f16::MAX.to_f32()))
 }

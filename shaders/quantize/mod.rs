@@ -5,11 +5,16 @@
 //! proportion to the value's *importance*, the mean square of the activation that it is multiplied with.
 
 pub mod block;
+pub mod cell_table;
+pub mod cells;
 pub mod group;
 
-use crate::quant::integer::IntegerBlock;
-use crate::quant::pack::Packing;
-use crate::quant::{BlockFormat, Format, dispatch};
+use cell_table::CellTable;
+use cells::CellSearch;
+
+use crate::quant::integer::{IntegerBlock, IntegerLayout};
+use crate::quant::pack::{CellRules, Packing};
+use crate::quant::{BlockFormat, Format, MAX_BLOCK_LEN, dispatch};
 
 /// Why values cannot be quantized.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -62,13 +67,26 @@ pub fn quantize(
             dispatch!(format, F => pack_values::<F>(values, out));
             Ok(())
         }
-        Packing::Integers(_) => match values.iter().position(|value| !value.is_finite()) {
-            Some(index) => Err(QuantizeError::NotFinite { index, value: values[index] }),
-            None => {
-                dispatch!(format, F => pack_blocks::<F>(values, importance, out));
-                Ok(())
+        Packing::Integers(_) => {
+            check_finite(values)?;
+            dispatch!(format, F => pack_blocks::<F>(values, importance, out));
+            Ok(())
+        }
+        Packing::Cells(rules) => {
+            check_finite(values)?;
+            let pack = dispatch!(format, F => F::pack as Pack);
+            if let Some(layout) = format.integers() {
+                pack_cells(&CellBlocks { layout, rules, pack, bytes: format.block_bytes() }, values, importance, out);
             }
-        },
+            Ok(())
+        }
+    }
+}
+
+fn check_finite(values: &[f32]) -> Result<(), QuantizeError> {
+    match values.iter().position(|value| !value.is_finite()) {
+        Some(index) => Err(QuantizeError::NotFinite { index, value: values[index] }),
+        None => Ok(()),
     }
 }
 
@@ -87,6 +105,50 @@ fn pack_blocks<F: BlockFormat>(values: &[f32], importance: Option<&[f32]>, out: 
         let importance = importance.map(|all| &all[index * F::BLOCK_LEN % columns..][..F::BLOCK_LEN]);
         block::find(&layout, &ranges, values, importance, &mut integers);
         F::pack(&integers, out);
+    }
+}
+
+/// Stores the integers of a block.
+type Pack = fn(&IntegerBlock, &mut [u8]);
+
+/// Blocks of a format whose codes are cells of a grid.
+struct CellBlocks {
+    layout: IntegerLayout,
+    rules: CellRules,
+    pack: Pack,
+    /// Bytes of a block.
+    bytes: usize,
+}
+
+/// Packs blocks of cells, with the widest vectors of the machine. The bytes are the same with all.
+fn pack_cells(blocks: &CellBlocks, values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2")]
+        fn with_avx2(blocks: &CellBlocks, values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+            search_cells(blocks, values, importance, out);
+        }
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the machine has the feature.
+            return unsafe { with_avx2(blocks, values, importance, out) };
+        }
+    }
+    search_cells(blocks, values, importance, out);
+}
+
+#[inline(always)]
+fn search_cells(blocks: &CellBlocks, values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    let CellBlocks { layout, rules, pack, bytes } = blocks;
+    let (Some(grid), Some(codebook)) = (&layout.grid, &layout.codebook) else { return };
+    let table = CellTable::new(grid, codebook);
+    let search = CellSearch { layout, rules: *rules, table: &table };
+    let columns = importance.map_or(MAX_BLOCK_LEN, <[f32]>::len);
+    let mut integers = IntegerBlock::ZERO;
+    let all = values.chunks_exact(MAX_BLOCK_LEN).zip(out.chunks_exact_mut(*bytes));
+    for (index, (values, out)) in all.enumerate() {
+        let importance = importance.map(|all| &all[index * MAX_BLOCK_LEN % columns..][..MAX_BLOCK_LEN]);
+        search.find(values, importance, &mut integers);
+        pack(&integers, out);
     }
 }
 

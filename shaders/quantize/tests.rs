@@ -9,6 +9,11 @@ fn targets() -> impl Iterator<Item = Format> {
     Format::ALL.iter().copied().filter(|format| is_target(*format))
 }
 
+/// The targets whose codes are cells of a grid.
+fn with_cells() -> impl Iterator<Item = Format> {
+    targets().filter(|format| format.integers().is_some_and(|layout| layout.grid.is_some()))
+}
+
 /// The values after quantization.
 fn round_trip(format: Format, values: &[f32], importance: Option<&[f32]>) -> Vec<f32> {
     let mut bytes = vec![0; format.row_bytes(values.len()).unwrap()];
@@ -47,12 +52,19 @@ fn the_error_on_normal_values_is_small_in_every_target() {
         Format::Q5_0 => 0.048,
         Format::Q4_K | Format::Q4_1 | Format::IQ4_XS | Format::IQ4_NL => 0.083,
         Format::Q4_0 => 0.094,
-        Format::MXFP4 => 0.125,
+        Format::MXFP4 | Format::NVFP4 => 0.125,
         Format::Q3_K => 0.175,
         Format::Q2_K => 0.32,
         Format::Q2_0 => 0.36,
         Format::TQ1_0 | Format::TQ2_0 => 0.45,
         Format::Q1_0 => 0.63,
+        Format::IQ3_S => 0.135,
+        Format::IQ3_XXS => 0.183,
+        Format::IQ2_S => 0.245,
+        Format::IQ2_XS => 0.293,
+        Format::IQ2_XXS => 0.338,
+        Format::IQ1_M => 0.425,
+        Format::IQ1_S => 0.457,
         other => panic!("{other} has no bound"),
     };
     let mut wrong = Vec::new();
@@ -82,7 +94,8 @@ fn importance_moves_the_error_to_unimportant_columns() {
     let values = normal(columns * rows, 7);
     let importance: Vec<f32> = (0..columns).map(|column| if column % 8 == 0 { 100.0 } else { 0.1 }).collect();
     let weight = |index: usize| f64::from(importance[index % columns]);
-    for format in [Format::Q2_K, Format::Q3_K, Format::Q4_K, Format::Q5_K, Format::Q6_K, Format::IQ4_XS, Format::Q4_0] {
+    let others = [Format::Q2_K, Format::Q3_K, Format::Q4_K, Format::Q5_K, Format::Q6_K, Format::IQ4_XS, Format::Q4_0];
+    for format in others.into_iter().chain(with_cells()) {
         let without = relative_error(&values, &round_trip(format, &values, None), weight);
         let with = relative_error(&values, &round_trip(format, &values, Some(&importance)), weight);
         assert!(with < 0.9 * without, "{format}: {with:.4} with importance, {without:.4} without");
@@ -91,16 +104,110 @@ fn importance_moves_the_error_to_unimportant_columns() {
 
 #[test]
 fn a_value_that_is_not_finite_is_an_error() {
-    let mut values = vec![0.5; 256];
-    values[17] = f32::NAN;
-    let error = quantize(Format::Q4_K, &values, None, &mut [0; 144]).unwrap_err();
-    assert!(matches!(error, QuantizeError::NotFinite { index: 17, .. }), "{error}");
+    for (format, bad) in [Format::Q4_K]
+        .into_iter()
+        .chain(with_cells())
+        .flat_map(|format| [f32::NAN, f32::INFINITY, f32::NEG_INFINITY].map(|bad| (format, bad)))
+    {
+        let mut values = vec![0.5; 256];
+        values[17] = bad;
+        let error = quantize(format, &values, None, &mut vec![0; format.block_bytes()]).unwrap_err();
+        assert!(matches!(error, QuantizeError::NotFinite { index: 17, .. }), "{format}: {error}");
+    }
+}
+
+/// Values that a block of cells represents are found again, up to the rounding of its scales: their signs and cells are exact in
+/// all but few places.
+#[test]
+fn values_of_cells_hardly_change() {
+    for format in with_cells() {
+        let values = random::weight("w", format, 1, 32 * 256, 3).to_f32();
+        let error = relative_error(&values, &round_trip(format, &values, None), |_| 1.0);
+        let gate = if format.integers().is_some_and(|layout| layout.bits == 2) { 0.05 } else { 1e-4 };
+        // The random blocks have integers around -1, 0 and 1 in proportions that fit other scales nearly as well.
+        let gate = if [Format::IQ1_S, Format::IQ1_M].contains(&format) { 0.3 } else { gate };
+        assert!(error < gate, "{format}: {error:e}");
+        let again = round_trip(format, &round_trip(format, &values, None), None);
+        let error = relative_error(&round_trip(format, &values, None), &again, |_| 1.0);
+        assert!(error < gate, "{format}, the second time: {error:e}");
+    }
+}
+
+/// Values with the scale that fits the largest value of each group exactly, and each cell the nearest to its values. Scales and signs
+/// are not rounded to what the format can store.
+fn with_the_scale_of_the_largest(format: Format, values: &[f32]) -> Vec<f32> {
+    let layout = format.integers().unwrap();
+    let (grid, codebook) = (layout.grid.unwrap(), layout.codebook.unwrap());
+    let table = cell_table::CellTable::new(&grid, &codebook);
+    let is_signed = grid.signs == crate::quant::grid::Signs::Negate;
+    let largest = codebook.iter().map(|integer| f32::from(*integer)).fold(0.0, f32::max);
+    let of_cell = |values: &[f32], scale: f32| -> Vec<f32> {
+        let target = |value: f32| if is_signed { value.abs() } else { value };
+        let mut costs = [[0.0; cell_table::MAX_CELL_LEN]; cell_table::MAX_CODES];
+        for (costs, integer) in costs.iter_mut().zip(codebook) {
+            let error = |value: &f32| (target(*value) - scale * f32::from(integer)).powi(2);
+            costs.iter_mut().zip(values).for_each(|(cost, value)| *cost = error(value));
+        }
+        let (cell, _) = table.cheapest(&costs, 0);
+        let sign = |value: f32| if is_signed { value.signum() } else { 1.0 };
+        values.iter().zip(table.integers(cell)).map(|(value, integer)| sign(*value) * scale * integer).collect()
+    };
+    let of_group = |group: &[f32]| -> Vec<f32> {
+        let scale = group.iter().fold(0.0, |largest: f32, value| largest.max(value.abs())) / largest;
+        group.chunks(grid.cell_len).flat_map(|values| of_cell(values, scale)).collect()
+    };
+    values.chunks(layout.group).flat_map(of_group).collect()
+}
+
+#[test]
+fn a_search_of_scales_is_better_than_the_scale_of_the_largest_value() {
+    let values = normal(256 * 32, 11);
+    // Where the number of negative values must be even, blocks lack a freedom that the other values have.
+    let is_free = |format: &Format| match format.packing() {
+        Packing::Cells(rules) => rules.signs != crate::quant::pack::SignBits::Even,
+        _ => false,
+    };
+    for format in with_cells().filter(is_free) {
+        let naive = relative_error(&values, &with_the_scale_of_the_largest(format, &values), |_| 1.0);
+        let found = relative_error(&values, &round_trip(format, &values, None), |_| 1.0);
+        println!("{format:8} {found:.4}, with the scale of the largest {naive:.4}");
+        assert!(found < naive, "{format}: {found:.4}, with the scale of the largest {naive:.4}");
+    }
+}
+
+#[test]
+fn importance_that_is_zero_everywhere_does_no_harm() {
+    let values = normal(256 * 4, 13);
+    for format in with_cells() {
+        let error = relative_error(&values, &round_trip(format, &values, Some(&[0.0; 256])), |_| 1.0);
+        assert!(error < 0.5, "{format}: {error}");
+    }
+}
+
+#[test]
+fn values_of_any_magnitude_that_a_unit_can_represent_have_the_same_error() {
+    let values = normal(256 * 4, 17);
+    for format in with_cells() {
+        let error = |factor: f32| {
+            let values: Vec<f32> = values.iter().map(|value| value * factor).collect();
+            relative_error(&values, &round_trip(format, &values, None), |_| 1.0)
+        };
+        let usual = error(1.0);
+        for factor in [0.01, 100.0, 10_000.0] {
+            assert!(
+                (error(factor) - usual).abs() < 0.02,
+                "{format}: {} times {factor}, usually {usual}",
+                error(factor)
+            );
+        }
+    }
 }
 
 #[test]
 fn a_format_without_packer_is_an_error_that_lists_the_targets() {
-    let error = quantize(Format::IQ1_S, &[0.5; 256], None, &mut [0; 50]).unwrap_err().to_string();
-    assert!(error.contains("IQ1_S") && error.contains("Q4_K"), "{error}");
+    let mut bytes = vec![0; Format::NF4.row_bytes(256).unwrap()];
+    let error = quantize(Format::NF4, &[0.5; 256], None, &mut bytes).unwrap_err().to_string();
+    assert!(error.contains("NF4") && error.contains("Q4_K"), "{error}");
 }
 
 proptest! {

@@ -38,6 +38,12 @@ pub enum QuantizeError {
         path.display()
     )]
     ImportanceSize { path: PathBuf, tensor: String, found: usize, expected: usize },
+    #[error(
+        "{}: tensor {tensor:?} would get {format}, which is unusable without the importance of the tensor's columns: give an \
+         importance matrix that was measured on a text, or choose a format with more bits",
+        path.display()
+    )]
+    NeedsImportance { path: PathBuf, tensor: String, format: Format },
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: std::io::Error },
     #[error("cannot read {}", path.display())]

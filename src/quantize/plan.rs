@@ -6,7 +6,7 @@ use cuelight_shaders::quantize::is_target;
 use super::error::QuantizeError;
 use super::options::QuantizeOptions;
 use crate::checkpoint::{Checkpoint, TensorInfo};
-use crate::quantization_recipe::{Matrix, ModelFacts, Role, fitting, keeps_format};
+use crate::quantization_recipe::{Matrix, ModelFacts, Role, fitting, keeps_format, needs_importance};
 
 /// A tensor and its new format.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,10 +84,8 @@ impl<'a> QuantizePlan<'a> {
             columns,
             format: to,
         })?;
-        if to != from
-            && let Some(importance) = &self.options.importance
-        {
-            importance.check(&tensor.name, usize::try_from(columns).unwrap_or(usize::MAX))?;
+        if to != from {
+            self.check_importance(&tensor.name, columns, to)?;
         }
         Ok(PlannedTensor {
             name: tensor.name.clone(),
@@ -97,6 +95,21 @@ impl<'a> QuantizePlan<'a> {
             to_bytes: row_bytes as u64 * tensor.n_rows(),
             dims: tensor.dims.clone(),
         })
+    }
+}
+
+impl QuantizePlan<'_> {
+    /// Checks that the importance of a tensor belongs to it, and that there is one if the format needs it.
+    fn check_importance(&self, tensor: &str, columns: u64, to: Format) -> Result<(), QuantizeError> {
+        let importance = self.options.importance.as_ref();
+        if needs_importance(Role::of(tensor, false), to) && importance.is_none_or(|all| all.of(tensor, 0).is_none()) {
+            let path = self.checkpoint.path().to_owned();
+            return Err(QuantizeError::NeedsImportance { path, tensor: tensor.to_owned(), format: to });
+        }
+        match importance {
+            Some(importance) => importance.check(tensor, usize::try_from(columns).unwrap_or(usize::MAX)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -119,6 +132,7 @@ impl<'a> Rules<'a> {
             n_layers: number("block_count") as usize,
             queries_per_key: (number("attention.head_count") / number("attention.head_count_kv")) as usize,
             has_experts: number("expert_count") > 1,
+            has_importance: options.importance.is_some(),
         };
         Ok(Rules {
             options,

@@ -168,7 +168,7 @@ fn a_cancelled_quantization_leaves_no_file() {
 #[test]
 fn unknown_names_are_refused_with_the_known_ones() {
     let error = "q4".parse::<Target>().unwrap_err().to_string();
-    assert!(error.contains("q4_k_m") && !error.contains("iq1_s"), "{error}");
+    assert!(error.contains("q4_k_m") && error.contains("iq1_s") && error.contains("iq3_xs"), "{error}");
     assert!("attn_v".parse::<Override>().is_err());
     assert!("attn_v=q9".parse::<Override>().is_err());
     assert!("(=q8_0".parse::<Override>().unwrap_err().to_string().contains("regular expression"));
@@ -231,6 +231,107 @@ fn both_forms_of_importance_matrices_give_the_same_values() {
         let damaged = ImportanceMatrix::open(&write(folder.path(), &binary[..length]));
         assert!(damaged.is_err(), "{length} bytes");
     }
+}
+
+/// An importance matrix for all matrices of the layers of [`source`].
+fn importance_of_layers(folder: &Path) -> ImportanceMatrix {
+    let stems = ["attn_q", "attn_v", "ffn_down"];
+    let names = (0..LAYERS).flat_map(|layer| stems.map(|stem| format!("blk.{layer}.{stem}.weight")));
+    let sums: Vec<f32> = (0..COLUMNS).map(|column| 1.0 + (column % 16) as f32).collect();
+    let file = names.fold(GgufBuilder::new(), |file, name| {
+        file.tensor_f32(&format!("{name}.in_sum2"), &[256, 1], &sums).tensor_f32(
+            &format!("{name}.counts"),
+            &[1, 1],
+            &[4.0],
+        )
+    });
+    ImportanceMatrix::open(&write(folder, &file.build())).unwrap()
+}
+
+/// The model of [`source`] has two query heads for each head of keys and values.
+#[test]
+fn recipes_with_few_bits_give_each_tensor_its_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = open(source());
+    let names = ["token_embd", "blk.0.attn_q", "blk.3.attn_v", "blk.0.ffn_down", "blk.3.ffn_down"];
+    for (recipe, limit, expected) in [
+        ("iq1_s", 0.6, ["Q5_K", "IQ1_S", "Q2_K", "Q2_K", "IQ1_S"]),
+        ("iq1_m", 0.6, ["Q5_K", "IQ1_M", "Q2_K", "Q2_K", "IQ1_M"]),
+        ("iq2_xxs", 0.5, ["Q5_K", "IQ2_XXS", "Q2_K", "Q2_K", "IQ2_XXS"]),
+        ("iq2_xs", 0.45, ["Q5_K", "IQ2_XS", "Q2_K", "Q2_K", "IQ2_XS"]),
+        ("iq2_s", 0.45, ["Q5_K", "IQ2_XS", "IQ3_S", "IQ3_S", "IQ2_XS"]),
+        ("iq2_m", 0.4, ["Q5_K", "IQ2_S", "IQ3_S", "IQ3_S", "IQ2_S"]),
+        ("iq3_xxs", 0.4, ["Q5_K", "IQ2_S", "IQ3_XXS", "IQ3_XXS", "IQ3_XXS"]),
+        ("iq3_xs", 0.3, ["Q6_K", "IQ3_XXS", "IQ3_S", "IQ3_S", "IQ3_S"]),
+        ("iq3_s", 0.2, ["Q6_K", "IQ3_S", "IQ3_S", "IQ3_S", "IQ3_S"]),
+        ("iq3_m", 0.2, ["Q6_K", "IQ3_S", "Q4_K", "Q4_K", "IQ3_S"]),
+    ] {
+        let importance = Some(importance_of_layers(folder.path()));
+        let found = quantized(&source, &QuantizeOptions { importance, ..options(recipe) });
+        let formats = names.map(|name| format_of(&found, &format!("{name}.weight")).name());
+        assert_eq!(formats, expected, "{recipe}");
+        for tensor in source.tensors() {
+            let (before, after) = (source.weight(&tensor.name).unwrap(), found.weight(&tensor.name).unwrap());
+            let distance = distance(&before.to_f32(), &after.to_f32());
+            assert!(distance < limit, "{recipe}: {}: {distance}", tensor.name);
+        }
+    }
+}
+
+#[test]
+fn formats_with_few_bits_need_importance_in_layers_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = open(source());
+    let refusal = |options: &QuantizeOptions| QuantizePlan::new(&source, options).err().map(|error| error.to_string());
+    for recipe in ["iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs", "iq3_xs"] {
+        let error = refusal(&options(recipe)).unwrap();
+        assert!(error.contains("blk.0.attn_q.weight") && error.contains("importance"), "{recipe}: {error}");
+        assert!(options(recipe).target.unwrap().recipe().requires_importance(), "{recipe}");
+    }
+    for recipe in ["iq3_s", "iq3_m", "iq4_xs", "q2_k"] {
+        assert_eq!(refusal(&options(recipe)), None);
+        assert!(!options(recipe).target.unwrap().recipe().requires_importance(), "{recipe}");
+    }
+    let overrides = |text: &str| vec![text.parse().unwrap()];
+    assert_eq!(refusal(&QuantizeOptions { overrides: overrides("token_embd=iq2_s"), ..options("q4_k_m") }), None);
+    let of_layer = QuantizeOptions { overrides: overrides("blk.2.attn_v=iq2_s"), ..options("q4_k_m") };
+    assert!(refusal(&of_layer).unwrap().contains("blk.2.attn_v"));
+    // The matrix that is given has only the importance of one tensor.
+    let one = ImportanceMatrix::open(&write(folder.path(), &importance(256, |_| 1.0))).unwrap();
+    let error = refusal(&QuantizeOptions { importance: Some(one), ..options("iq2_xs") }).unwrap();
+    assert!(error.contains("blk.0.attn_q"), "{error}");
+}
+
+#[test]
+fn rules_that_depend_on_importance_are_llama_cpps() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = open(source());
+    let of_first_down = |recipe: &str, importance: Option<ImportanceMatrix>| {
+        let options = QuantizeOptions { importance, ..options(recipe) };
+        let plan = QuantizePlan::new(&source, &options).unwrap();
+        plan.tensors.iter().find(|tensor| tensor.name == "blk.0.ffn_down.weight").unwrap().to
+    };
+    for (recipe, without, with) in [
+        ("iq4_xs", Format::Q5_K, Format::IQ4_XS),
+        ("q4_0", Format::Q4_0, Format::Q4_1),
+        ("q5_0", Format::Q5_0, Format::Q5_1),
+    ] {
+        assert_eq!(of_first_down(recipe, None), without, "{recipe}");
+        assert_eq!(of_first_down(recipe, Some(importance_of_layers(folder.path()))), with, "{recipe}");
+    }
+}
+
+#[test]
+fn files_end_with_padding_as_the_format_asks() {
+    assert!(importance(3, |_| 1.0).len().is_multiple_of(32));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.gguf");
+    let ragged = GgufBuilder::new().key("general.architecture", "llama").tensor_f32("a.bias", &[3], &[1.0, 2.0, 3.0]);
+    let (source, options) = (open(ragged.build()), options("q8_0"));
+    let plan = QuantizePlan::new(&source, &options).unwrap();
+    let bytes = plan.write(&path, &LoadCancel::default(), &mut |_| {}).unwrap();
+    assert_eq!(bytes % 32, 0);
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), bytes);
 }
 
 #[test]

@@ -76,8 +76,9 @@ impl QuantizePlan<'_> {
             done_bytes += tensor.from_bytes;
             progress(WriteProgress { done_bytes, total_bytes });
         }
+        out.write_all(&vec![0; header.file_bytes - position]).map_err(failed)?;
         out.flush().and_then(|()| file.sync_all()).map_err(failed)?;
-        Ok(position as u64)
+        Ok(header.file_bytes as u64)
     }
 
     /// The new file's metadata and table of tensors.

@@ -232,6 +232,7 @@ impl FileLayout {
             out.write_all(&buffer)?;
             progress(WriteProgress { done_bytes: position as u64, total_bytes });
         }
+        out.write_all(&vec![0; self.header.file_bytes - position])?;
         out.flush()
     }
 }

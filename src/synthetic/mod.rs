@@ -49,6 +49,7 @@ impl Synthetic {
             n_layers: self.shape.n_layers,
             queries_per_key: self.shape.n_heads / self.shape.n_kv_heads,
             has_experts: self.shape.experts.is_some(),
+            has_importance: false,
         };
         fitting(self.recipe.format(&matrix, &model), tensor.columns)
     }

@@ -131,6 +131,9 @@ fn a_recipe_gives_more_bits_to_some_tensors() {
     assert_eq!(formats("gpt-oss-20b", "mxfp4_moe", &experts), ["Q8_0", "Q8_0", "Q8_0", "MXFP4"]);
     assert_eq!(formats("llama-8b", "iq2_xxs", &unequal), ["Q2_K", "Q5_K", "Q4_K", "Q2_K", "IQ2_XXS"]);
     assert_eq!(formats("llama-8b", "iq3_xxs", &unequal), ["IQ3_S", "Q5_K", "Q4_K", "Q4_K", "Q3_K"]);
+    let middle = ["blk.0.ffn_up", "blk.9.ffn_up", "blk.9.ffn_gate", "blk.31.ffn_gate", "blk.0.attn_q", "blk.0.attn_k"];
+    assert_eq!(formats("llama-8b", "iq3_xs", &middle), ["IQ3_S", "IQ3_XXS", "IQ3_XXS", "IQ3_S", "IQ3_XXS", "IQ3_XXS"]);
+    assert_eq!(formats("llama-8b", "iq3_xxs", &middle[3..]), ["IQ3_XXS", "IQ2_S", "IQ2_S"]);
     assert_eq!(formats("llama-8b", "iq1_m", &["blk.3.attn_output", "blk.3.attn_q"]), ["IQ2_XXS", "IQ1_M"]);
     assert_eq!(formats("llama-8b", "f16", &["output", "blk.0.attn_norm"]), ["F16", "F32"]);
 }

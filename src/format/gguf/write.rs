@@ -143,7 +143,8 @@ impl GgufBuilder {
         let ranges: Vec<Range<usize>> = start_and_length
             .map(|(offset, tensor)| data_start + offset..data_start + offset + tensor.n_bytes)
             .collect();
-        let file_bytes = ranges.last().map_or(bytes.len(), |range| range.end);
+        // The format asks for padding after the last tensor too; llama.cpp checks it when it reads all bytes at once.
+        let file_bytes = ranges.last().map_or(bytes.len(), |range| range.end.next_multiple_of(self.alignment));
         FileHeader { bytes, ranges, file_bytes }
     }
 }
