@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cuelight::api::ServerOptions;
+use cuelight::core::kv_transfer::KvTransfer;
 use cuelight::core::request::{GenerationRequest, RequestId, SamplingParams, SpeculationOptions, StopConditions};
 use cuelight::pipeline::executor::EngineHost;
 use cuelight::pipeline::policy::{
@@ -206,6 +207,7 @@ fn a_step_of_256_sequences_is_formed_in_a_tenth_of_a_millisecond() {
             draft_sampling: EngineSampling { params: RowSamplingParams::GREEDY, seed: 0, from: 0 },
             speculation: SpeculationOptions::default(),
             denoising: None,
+            kv_transfer: KvTransfer::default(),
         };
         effects.extend(policy.submit(submission).unwrap());
     }

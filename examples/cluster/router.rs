@@ -96,7 +96,7 @@ impl Router {
     pub fn cache_changed(&mut self, server: usize, changes: Vec<CacheChange>) {
         for change in changes {
             match change {
-                CacheChange::Stored(content) => self.holders.entry(content.hash).or_default().push(server as u32),
+                CacheChange::Stored(content, _) => self.holders.entry(content.hash).or_default().push(server as u32),
                 CacheChange::Removed(hash) => {
                     if let Some(servers) = self.holders.get_mut(&hash) {
                         servers.retain(|one| *one != server as u32);
