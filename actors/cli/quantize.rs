@@ -132,7 +132,7 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Writes the file, with a progress bar. Ctrl-C ends it and leaves no file.
+/// Writes the file, with a progress bar. Ctrl-C ends it and leaves a partial file, with which the next run continues.
 pub(super) fn write(plan: &QuantizePlan<'_>, out: &Path, context: &Context) -> Result<u64, CliError> {
     let bar = context.terminal.bytes_bar("writing", plan.bytes().0);
     let cancel = LoadCancel::default();

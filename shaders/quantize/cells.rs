@@ -17,8 +17,8 @@ const MAX_GROUP_CELLS: usize = 8;
 /// The largest value of a block that is not all zeros: no unit can represent smaller ones.
 const SMALLEST: f32 = 1e-30;
 
-/// The scales that are tried for a group at first: with each of them, the largest value of the group is so many times as large as
-/// the largest that cells represent. The error hardly falls with more scales or a wider range.
+/// The scales that are tried for a group at first: by what the largest value of the group exceeds the largest that
+/// cells represent with each of them, as a factor. The error hardly falls with more scales or a wider range.
 const OVERLOADS_OF_FOURS: &[f32] = &[0.8, 0.9, 1.0, 1.1, 1.2];
 
 /// The same for cells of eight values.
@@ -235,13 +235,13 @@ impl CellSearch<'_> {
         shifts: &[bool],
     ) -> Fit {
         let mut fit = Fit::NONE;
-        for position in 0..self.group_cells() {
+        for (position, hint) in hints.iter().enumerate().take(self.group_cells()) {
             let index = group * self.group_cells() + position;
             let (values, weights) = (&targets.values[index], &targets.weights[index]);
             let mut best = (f32::INFINITY, 0, false);
             for &is_lower in shifts {
                 let costs = self.costs(values, weights, scale, shift(is_lower));
-                let (cell, cost) = self.table.cheapest(&costs, hints[position]);
+                let (cell, cost) = self.table.cheapest(&costs, *hint);
                 best = if cost < best.0 { (cost, cell, is_lower) } else { best };
             }
             let (cost, cell, is_lower) = best;

@@ -138,7 +138,7 @@ fn values_of_cells_hardly_change() {
 fn with_the_scale_of_the_largest(format: Format, values: &[f32]) -> Vec<f32> {
     let layout = format.integers().unwrap();
     let (grid, codebook) = (layout.grid.unwrap(), layout.codebook.unwrap());
-    let table = cell_table::CellTable::new(&grid, &codebook);
+    let table = CellTable::new(&grid, &codebook);
     let is_signed = grid.signs == crate::quant::grid::Signs::Negate;
     let largest = codebook.iter().map(|integer| f32::from(*integer)).fold(0.0, f32::max);
     let of_cell = |values: &[f32], scale: f32| -> Vec<f32> {

@@ -46,6 +46,8 @@ pub enum QuantizeError {
     NeedsImportance { path: PathBuf, tensor: String, format: Format },
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: std::io::Error },
+    #[error("{}: another process is writing this file", path.display())]
+    Locked { path: PathBuf },
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
     #[error(

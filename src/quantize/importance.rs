@@ -4,6 +4,7 @@
 //! matrices]) and `NAME.counts`, and the older binary form.
 
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use super::error::QuantizeError;
@@ -58,6 +59,16 @@ impl ImportanceMatrix {
                 expected: columns,
             }),
             _ => Ok(()),
+        }
+    }
+
+    /// Adds all values to a hash.
+    pub(super) fn hash_into(&self, hasher: &mut impl Hasher) {
+        let mut names: Vec<&String> = self.entries.keys().collect();
+        names.sort();
+        for name in names {
+            name.hash(hasher);
+            self.entries[name].values.iter().for_each(|value| hasher.write_u32(value.to_bits()));
         }
     }
 

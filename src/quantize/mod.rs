@@ -4,6 +4,7 @@
 //! - [`importance`]: the importance of each column of each matrix, measured on a text
 //! - [`plan`]: the format of each tensor, before anything is written
 //! - [`write`](mod@write): the new file, tensor by tensor
+//! - `partial`: the file until it is complete; an interrupted quantization continues with it
 //!
 //! The formats follow llama.cpp's mixtures (see [`quantization_recipe`](crate::quantization_recipe)). Memory is bounded by the
 //! largest tensor.
@@ -11,6 +12,7 @@
 pub mod error;
 pub mod importance;
 pub mod options;
+mod partial;
 pub mod plan;
 pub mod write;
 

@@ -154,15 +154,126 @@ fn a_value_that_is_not_finite_is_refused_by_tensor_and_leaves_no_file() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
+/// Writes to `path` and cancels after `tensors` tensors; a run that needs fewer is complete. Returns the tensors that were done when the
+/// run began.
+fn write_some(source: &Gguf, options: &QuantizeOptions, path: &Path, tensors: usize) -> usize {
+    let cancel = LoadCancel::default();
+    let plan = QuantizePlan::new(source, options).unwrap();
+    let mut seen = Vec::new();
+    let written = plan.write(path, &cancel, &mut |progress| {
+        seen.push(progress.done_bytes);
+        if seen.len() > tensors {
+            cancel.cancel();
+        }
+    });
+    assert!(matches!(written, Ok(_) | Err(QuantizeError::Cancelled)), "{written:?}");
+    let mut sums = plan.tensors.iter().scan(0, |sum, tensor| {
+        *sum += tensor.from_bytes;
+        Some(*sum)
+    });
+    sums.position(|sum| sum > seen[0]).unwrap_or(plan.tensors.len())
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
 #[test]
-fn a_cancelled_quantization_leaves_no_file() {
+fn a_cancelled_quantization_continues_and_gives_the_same_file() {
+    let (source, options) = (open(source()), options("q4_k_m"));
+    let expected = quantized(&source, &options);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.gguf");
+    assert_eq!(write_some(&source, &options, &path, 3), 0);
+    assert_eq!(names(folder.path()), ["out.gguf.partial", "out.gguf.partial.journal"]);
+    assert_eq!(write_some(&source, &options, &path, 5), 3);
+    assert_eq!(write_some(&source, &options, &path, usize::MAX), 8);
+    assert_eq!(names(folder.path()), ["out.gguf"]);
+    let found = open(std::fs::read(&path).unwrap());
+    for tensor in source.tensors() {
+        assert_eq!(found.weight(&tensor.name).unwrap().bytes(), expected.weight(&tensor.name).unwrap().bytes());
+    }
+}
+
+#[test]
+fn other_options_or_another_model_start_over() {
+    let (model, q4) = (open(source()), options("q4_k_m"));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.gguf");
+    write_some(&model, &q4, &path, 3);
+    assert_eq!(write_some(&model, &options("q5_k_m"), &path, 4), 0);
+    let other = open(
+        GgufBuilder::new()
+            .key("general.architecture", "llama")
+            .tensor_f32("a.weight", &[256, 4], &values(4, 1))
+            .build(),
+    );
+    assert_eq!(write_some(&other, &q4, &path, 0), 0);
+    // The same formats with another importance.
+    let of_first = |value: f32| {
+        let path = write(folder.path(), &importance(256, |column| 1.0 + value * column as f32));
+        QuantizeOptions { importance: Some(ImportanceMatrix::open(&path).unwrap()), ..options("q4_k_m") }
+    };
+    write_some(&model, &of_first(1.0), &path, 5);
+    assert_eq!(write_some(&model, &of_first(2.0), &path, 5), 0);
+    assert_eq!(write_some(&model, &of_first(2.0), &path, usize::MAX), 5);
+}
+
+#[test]
+fn damaged_partial_files_and_journals_give_the_same_file() {
     let (source, options) = (open(source()), options("q4_k_m"));
     let folder = tempfile::tempdir().unwrap();
-    let cancel = LoadCancel::default();
+    let path = folder.path().join("out.gguf");
+    let partial = folder.path().join("out.gguf.partial");
+    let journal = folder.path().join("out.gguf.partial.journal");
+    write_some(&source, &options, &path, 6);
+    let (file, lines) = (std::fs::read(&partial).unwrap(), std::fs::read(&journal).unwrap());
+    write_some(&source, &options, &path, usize::MAX);
+    let expected = std::fs::read(&path).unwrap();
+    let continues = |file: &[u8], lines: &[u8]| {
+        std::fs::write(&partial, file).unwrap();
+        std::fs::write(&journal, lines).unwrap();
+        let done = write_some(&source, &options, &path, usize::MAX);
+        assert!(std::fs::read(&path).unwrap() == expected);
+        assert_eq!(names(folder.path()), ["out.gguf"]);
+        done
+    };
+    assert_eq!(continues(&file, &lines), 6);
+    for part in [0, 1, 4, 7, 9] {
+        assert!(continues(&file[..file.len() * part / 10], &lines) < 6, "{part} tenths of the file");
+        assert!(continues(&file, &lines[..lines.len() * part / 10]) < 6, "{part} tenths of the journal");
+    }
+    let mut longer = file.clone();
+    longer.extend([7; 5000]);
+    assert_eq!(continues(&longer, &lines), 6);
+    for position in [2, file.len() / 2, file.len() - 1] {
+        let mut damaged = file.clone();
+        damaged[position] ^= 1;
+        assert!(continues(&damaged, &lines) < 6, "byte {position} of the file");
+    }
+    for position in (0..lines.len()).step_by(9) {
+        let mut damaged = lines.clone();
+        damaged[position] ^= 128;
+        assert!(continues(&file, &damaged) < 6, "byte {position} of the journal");
+    }
+}
+
+#[test]
+fn a_file_that_another_run_writes_is_refused_and_kept() {
+    let (source, options) = (open(source()), options("q4_k_m"));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.gguf");
+    write_some(&source, &options, &path, 3);
+    let other = std::fs::File::open(folder.path().join("out.gguf.partial")).unwrap();
+    other.try_lock().unwrap();
     let plan = QuantizePlan::new(&source, &options).unwrap();
-    let error = plan.write(&folder.path().join("out.gguf"), &cancel, &mut |_| cancel.cancel()).unwrap_err();
-    assert!(matches!(error, QuantizeError::Cancelled));
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    let error = plan.write(&path, &LoadCancel::default(), &mut |_| {}).unwrap_err();
+    assert!(matches!(error, QuantizeError::Locked { .. }), "{error}");
+    drop(other);
+    assert_eq!(write_some(&source, &options, &path, usize::MAX), 3);
 }
 
 #[test]

@@ -1,14 +1,15 @@
 //! Writes a quantized model tensor by tensor. The file gets its name only when it is complete.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::path::Path;
 use std::sync::Mutex;
 
 use cuelight_shaders::quantize::{self, quantize};
 use cuelight_shaders::weight::Weight;
 
 use super::error::QuantizeError;
+use super::partial::{PartialFile, journal_path, partial_path};
 use super::plan::{PlannedTensor, QuantizePlan};
 use crate::cancel::LoadCancel;
 use crate::format::gguf::write::GgufBuilder;
@@ -31,10 +32,11 @@ pub struct WriteProgress {
 
 impl QuantizePlan<'_> {
     /// Writes the quantized model to `path`, which is replaced if it exists. Until the file is complete, its name ends in
-    /// `.partial`.
+    /// `.partial`. If a run was interrupted, the next one for the same model, options and path continues with its partial file.
     ///
     /// # Errors
-    /// [`QuantizeError`] when a tensor has a value that is not finite, or the file cannot be written. The partial file is removed.
+    /// [`QuantizeError`] when a tensor has a value that is not finite, or the file cannot be written. The partial file is removed,
+    /// but not when the quantization was cancelled.
     pub fn write(
         &self,
         path: &Path,
@@ -47,9 +49,11 @@ impl QuantizePlan<'_> {
             let renamed = std::fs::rename(&partial, path);
             renamed.map(|()| bytes).map_err(|source| QuantizeError::Write { path: path.to_owned(), source })
         });
-        if moved.is_err() {
+        match &moved {
+            Err(QuantizeError::Cancelled | QuantizeError::Locked { .. }) => {}
             // The first error is the one to report.
-            let _ = std::fs::remove_file(&partial);
+            Err(_) => drop((std::fs::remove_file(&partial), std::fs::remove_file(journal_path(&partial)))),
+            Ok(_) => drop(std::fs::remove_file(journal_path(&partial))),
         }
         moved
     }
@@ -62,23 +66,39 @@ impl QuantizePlan<'_> {
         progress: &mut dyn FnMut(WriteProgress),
     ) -> Result<u64, QuantizeError> {
         let failed = |source| QuantizeError::Write { path: path.to_owned(), source };
-        let file = File::create(path).map_err(failed)?;
-        let mut out = BufWriter::new(&file);
         let header = header.header();
-        out.write_all(&header.bytes).map_err(failed)?;
+        let mut out = PartialFile::open(path, self.identity(), &header).map_err(|source| match source.kind() {
+            io::ErrorKind::WouldBlock => QuantizeError::Locked { path: path.to_owned() },
+            _ => failed(source),
+        })?;
         let (total_bytes, _) = self.bytes();
-        let (mut done_bytes, mut position) = (0, header.bytes.len());
-        for (tensor, range) in self.tensors.iter().zip(&header.ranges) {
+        let mut done_bytes: u64 = self.tensors.iter().take(out.finished()).map(|tensor| tensor.from_bytes).sum();
+        progress(WriteProgress { done_bytes, total_bytes });
+        for (tensor, range) in self.tensors.iter().zip(&header.ranges).skip(out.finished()) {
             cancel.check().map_err(|_| QuantizeError::Cancelled)?;
-            out.write_all(&vec![0; range.start - position]).map_err(failed)?;
-            self.write_tensor(tensor, &mut out, failed)?;
-            position = range.end;
+            let weight = self.checkpoint.weight(&tensor.name)?;
+            let written = if tensor.from == tensor.to {
+                out.append(range.start, weight.bytes())
+            } else {
+                out.append(range.start, &self.convert(tensor, &weight)?)
+            };
+            written.map_err(failed)?;
             done_bytes += tensor.from_bytes;
             progress(WriteProgress { done_bytes, total_bytes });
         }
-        out.write_all(&vec![0; header.file_bytes - position]).map_err(failed)?;
-        out.flush().and_then(|()| file.sync_all()).map_err(failed)?;
+        out.finish(header.file_bytes).map_err(failed)?;
         Ok(header.file_bytes as u64)
+    }
+
+    /// A hash of what determines the bytes of tensors, besides the names and formats in the header of the file.
+    fn identity(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        env!("CARGO_PKG_VERSION").hash(&mut hasher);
+        self.checkpoint.files().fingerprint().hash(&mut hasher);
+        if let Some(importance) = &self.options.importance {
+            importance.hash_into(&mut hasher);
+        }
+        hasher.finish()
     }
 
     /// The new file's metadata and table of tensors.
@@ -113,19 +133,6 @@ impl QuantizePlan<'_> {
             return QuantizationRecipe::named(largest.to.name()).map(|recipe| recipe.file_type);
         };
         Some(target.recipe().file_type)
-    }
-
-    fn write_tensor(
-        &self,
-        tensor: &PlannedTensor,
-        out: &mut impl Write,
-        failed: impl Fn(io::Error) -> QuantizeError,
-    ) -> Result<(), QuantizeError> {
-        let weight = self.checkpoint.weight(&tensor.name)?;
-        if tensor.from == tensor.to {
-            return out.write_all(weight.bytes()).map_err(failed);
-        }
-        out.write_all(&self.convert(tensor, &weight)?).map_err(failed)
     }
 
     /// The bytes of a tensor in its new format, computed on several threads.
@@ -187,11 +194,4 @@ fn convert_rows(
     let row_bytes = weight.bytes().len() / weight.rows.max(1);
     weight.format.dequantize(&weight.bytes()[rows.start * row_bytes..rows.end * row_bytes], values);
     quantize(tensor.to, values, importance, out)
-}
-
-/// The name of a file that is not complete.
-fn partial_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".partial");
-    name.into()
 }
