@@ -1,6 +1,6 @@
 //! Quantization: finds the blocks of a format that represent given values with the smallest error.
 //!
-//! Every format stores integers with scales (see [`IntegerLayout`](crate::quant::integer::IntegerLayout)), so one search serves all of them: [`group`] finds the
+//! Every format stores integers with scales (see [`IntegerLayout`]), so one search serves all of them: [`group`] finds the
 //! scale of a group of values, [`block`](mod@block) rounds scales to what the format can store. The error of a value counts in
 //! proportion to the value's *importance*, the mean square of the activation that it is multiplied with.
 

@@ -1,4 +1,4 @@
-//! Requests that change the models on disk. Whether this server does that is for its [`Models`](crate::models::Models) to say;
+//! Requests that change the models on disk. Whether this server does that is for its [`Models`] to say;
 //! a `pull` of a model that is here always succeeds, because many clients pull each model before its first use.
 
 use std::time::Duration;

@@ -282,7 +282,7 @@ fn find_meaning(found: watch::Sender<Option<String>>, layout: &BlockLayout, mode
             found.send_replace(Some(hex(&Sha256::digest(text))));
         }
         Err(error) => {
-            tracing::error!(%error, "KV blocks are exchanged with no server: the model's files cannot be hashed")
+            tracing::error!(%error, "KV blocks are exchanged with no server: the model's files cannot be hashed");
         }
     };
     thread::Builder::new().name("cuelight-kv-meaning".into()).spawn(find).map(drop)

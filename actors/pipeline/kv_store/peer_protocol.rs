@@ -1,7 +1,7 @@
 //! How servers ask each other for KV blocks: `POST /kv/blocks` with a [`BlocksRequest`], answered by the blocks one after the other,
 //! each with the header of a [block's file](super::block_file).
 //!
-//! The answer ends before the first block that the server does not have. Whoever knows the tokens of a prompt and the salt of its
+//! The answer ends before the first block that the server does not have. A client that knows the tokens of a prompt and the salt of its
 //! tenant can ask for its blocks; nothing else can be learnt from them than what the prompt contains.
 
 use cuelight_engine::engine::TokenId;

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
@@ -13,7 +13,6 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::block_file::{HEADER_BYTES, header};
-use super::lock;
 use super::peer_protocol::{BlocksRequest, PATH};
 use crate::core::block_hash::BlockContent;
 use crate::core::error_chain::error_chain;
@@ -222,7 +221,7 @@ impl Peers {
     }
 
     fn warn(&self, peer: &PeerAddress, error: &PeerError) {
-        let mut last = lock(&self.last_warning);
+        let mut last = self.last_warning.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_none_or(|last| last.elapsed() > PAUSE) {
             tracing::warn!(%peer, %error, "KV blocks of another server are computed instead of loaded");
             *last = Some(Instant::now());
