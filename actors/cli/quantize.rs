@@ -120,8 +120,10 @@ pub(super) fn write_copy(args: &OutputArgs, options: QuantizeOptions, context: &
         return print(&table(&plan));
     }
     let start = Instant::now();
-    let bytes = write(&plan, &args.out, context)?;
-    print(&summary(&plan, &args.out, bytes, start.elapsed()))
+    match write(&plan, &args.out, context)? {
+        Some(bytes) => print(&summary(&plan, &args.out, bytes, start.elapsed())),
+        None => Err(CliError::Failed(format!("{}: another process is writing this file", args.out.display()))),
+    }
 }
 
 pub(super) fn threads(config: &Config) -> usize {
@@ -132,8 +134,9 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Writes the file, with a progress bar. Ctrl-C ends it and leaves a partial file, with which the next run continues.
-pub(super) fn write(plan: &QuantizePlan<'_>, out: &Path, context: &Context) -> Result<u64, CliError> {
+/// Writes the file, with a progress bar. Ctrl-C ends it and leaves a partial file, with which the next run continues. `None` when another
+/// process writes it.
+pub(super) fn write(plan: &QuantizePlan<'_>, out: &Path, context: &Context) -> Result<Option<u64>, CliError> {
     let bar = context.terminal.bytes_bar("writing", plan.bytes().0);
     let cancel = LoadCancel::default();
     let written = async_runtime::until_stopped(&cancel, || {
@@ -142,7 +145,8 @@ pub(super) fn write(plan: &QuantizePlan<'_>, out: &Path, context: &Context) -> R
     bar.finish_and_clear();
     match written? {
         Err(QuantizeError::Cancelled) => Err(CliError::Interrupted),
-        written => written.map_err(CliError::other),
+        Err(QuantizeError::Locked { .. }) => Ok(None),
+        written => written.map(Some).map_err(CliError::other),
     }
 }
 

@@ -1,6 +1,8 @@
 //! The setting `quantize`: a model is quantized before it is loaded, and the copy is kept for the next time.
 
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use cuelight_engine::checkpoint::{self, Checkpoint};
 use cuelight_engine::load::Source;
@@ -9,6 +11,9 @@ use sha2::{Digest, Sha256};
 
 use super::{CliError, Context, quantize};
 use crate::config::ByteSize;
+
+/// Time between two looks at what another process writes.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// The source of a model: its file, and its quantized copy if the configuration asks for one. Writes the copy if there is none.
 ///
@@ -32,7 +37,14 @@ fn write(checkpoint: &dyn Checkpoint, target: Target, copy: &Path, context: &Con
     let plan = QuantizePlan::new(checkpoint, &options).map_err(CliError::other)?;
     let size = ByteSize(plan.bytes().1);
     context.terminal.notice(&format!("quantizing to {target} once; the copy ({size}) is kept in {}", copy.display()));
-    quantize::write(&plan, copy, context).map(|_| ())
+    let mut is_told = false;
+    while !copy.is_file() && quantize::write(&plan, copy, context)?.is_none() {
+        if !std::mem::replace(&mut is_told, true) {
+            context.terminal.notice("another process quantizes the same model: waiting for its copy");
+        }
+        thread::sleep(PAUSE);
+    }
+    Ok(())
 }
 
 /// The name of a copy. It depends on the files of the model and their versions, the format and the program's version.

@@ -4,7 +4,6 @@
 //! vLLM had events as arrays, `["BlockStored", hashes, ...]`, and has them as maps, `{"type": "BlockStored", ...}`. Readers exist
 //! that take only one of them.
 
-use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cuelight_engine::engine::{BLOCK_TOKENS, TokenId};
@@ -47,7 +46,7 @@ struct BlockStored {
     block_size: usize,
     lora_id: Option<u64>,
     medium: &'static str,
-    lora_name: Option<Arc<str>>,
+    lora_name: Option<String>,
 }
 
 impl Default for BlockStored {
@@ -154,7 +153,7 @@ fn stored(block: &BlockContent, adapter: Option<&ScopeAdapter>) -> BlockStored {
         token_ids: block.tokens.to_vec(),
         // Numbers from 1, because some readers take 0 for no adapter.
         lora_id: adapter.map(|adapter| adapter.id.saturating_add(1)),
-        lora_name: adapter.map(|adapter| adapter.name.clone()),
+        lora_name: adapter.map(|adapter| adapter.name.to_string()),
         ..BlockStored::default()
     }
 }

@@ -32,8 +32,7 @@ impl PartialFile {
     /// # Errors
     /// When a file cannot be read or written; `WouldBlock` when another process writes it.
     pub(super) fn open(path: &Path, identity: u64, header: &FileHeader) -> io::Result<Self> {
-        let file = open(path)?;
-        file.try_lock()?;
+        let file = lock(path)?;
         let mut partial = PartialFile { file, journal: open(&journal_path(path))?, finished: 0, position: 0 };
         let first = format!("{MAGIC} {identity:016x}\n");
         let journal_bytes = partial.find_finished(&first, header)?;
@@ -128,6 +127,31 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
+}
+
+/// Opens and locks the file at `path`. A file that another process completed and renamed in between is left alone.
+fn lock(path: &Path) -> io::Result<File> {
+    loop {
+        let file = open(path)?;
+        file.try_lock()?;
+        if is_at(&file, path) {
+            return Ok(file);
+        }
+    }
+}
+
+/// Whether `path` is the name of this file.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let identity = |metadata: io::Result<std::fs::Metadata>| metadata.ok().map(|found| (found.dev(), found.ino()));
+    identity(file.metadata()) == identity(std::fs::metadata(path))
+}
+
+/// Open files cannot be renamed on other systems.
+#[cfg(not(unix))]
+fn is_at(_: &File, _: &Path) -> bool {
+    true
 }
 
 fn open(path: &Path) -> io::Result<File> {
