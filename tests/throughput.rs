@@ -13,16 +13,13 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cuelight::api::ServerOptions;
-use cuelight::core::kv_transfer::KvTransfer;
-use cuelight::core::request::{GenerationRequest, RequestId, SamplingParams, SpeculationOptions, StopConditions};
+use cuelight::core::request::{GenerationRequest, RequestId, SamplingParams, StopConditions};
 use cuelight::pipeline::executor::EngineHost;
-use cuelight::pipeline::policy::{
-    Effect, EngineSampling, Outcome, Policy, PolicyConfig, PolicyEvent, Submission, Verdict,
-};
+use cuelight::pipeline::policy::{Effect, Outcome, Policy, PolicyConfig, PolicyEvent, Submission, Verdict};
 use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
 use cuelight::pipeline::simulation::{SimulatedModel, tokenizer};
 use cuelight::trace::{self, Tracer};
-use cuelight_engine::engine::{AdapterLimits, EngineLimits, HiddenLimits, RowSamplingParams};
+use cuelight_engine::engine::{AdapterLimits, EngineLimits, HiddenLimits};
 
 mod common;
 
@@ -192,23 +189,7 @@ fn a_step_of_256_sequences_is_formed_in_a_tenth_of_a_millisecond() {
     for id in 0..SEQUENCES {
         // About a thousand tokens, all prompts different.
         let prompt = (0..1000).map(|i| ((i * 7 + id * 13 + i * id) % 256) as u32).collect();
-        let submission = Submission {
-            id: RequestId(id),
-            prompt,
-            max_tokens: 2000,
-            priority: 0,
-            client: None,
-            scope: Default::default(),
-            adapter: None,
-            scores_prompt: false,
-            reports_progress: false,
-            hidden: None,
-            engine_sampling: None,
-            draft_sampling: EngineSampling { params: RowSamplingParams::GREEDY, seed: 0, from: 0 },
-            speculation: SpeculationOptions::default(),
-            denoising: None,
-            kv_transfer: KvTransfer::default(),
-        };
+        let submission = Submission::new(RequestId(id), prompt, 2000);
         effects.extend(policy.submit(submission).unwrap());
     }
     let mut formed = Vec::new();

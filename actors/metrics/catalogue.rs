@@ -164,7 +164,7 @@ catalogue! {
     KV_TIER_BYTES: Gauge, "cuelight_kv_tier_bytes" ["model", "replica", "tier"];
     /// KV blocks stored in a lower tier.
     KV_TIER_STORED: Counter, "cuelight_kv_tier_stored_blocks_total" ["model", "tier"];
-    /// KV blocks loaded from a lower tier instead of computed.
+    /// KV blocks loaded from a lower tier, or from another server (peer), instead of computed.
     KV_TIER_LOADED: Counter, "cuelight_kv_tier_loaded_blocks_total" ["model", "tier"];
     /// KV blocks that a lower tier could not take in time or not write (store), or not read (load).
     KV_TIER_LOST: Counter, "cuelight_kv_tier_lost_blocks_total" ["model", "tier", "reason"];

@@ -1,16 +1,13 @@
-//! A server: the scheduling policy of the program, and a formula in place of the device.
+//! A server: the scheduling policy of the program, and a formula instead of a device.
 
 use std::time::Duration;
 
 use cuelight::core::cache_change::CacheChange;
-use cuelight::core::kv_transfer::KvTransfer;
-use cuelight::core::prefix_scope::PrefixScope;
-use cuelight::core::request::{RequestId, SpeculationOptions};
+use cuelight::core::request::RequestId;
 use cuelight::pipeline::policy::{
-    Effect, EngineSampling, Outcome, PlannedStep, Policy, PolicyConfig, PolicyEvent, SpeculationMode, Submission,
-    Verdict,
+    Effect, Outcome, PlannedStep, Policy, PolicyConfig, PolicyEvent, SpeculationMode, Submission, Verdict,
 };
-use cuelight_engine::engine::{AdapterLimits, EngineLimits, HiddenLimits, RowSamplingParams, TokenId};
+use cuelight_engine::engine::{AdapterLimits, EngineLimits, HiddenLimits, TokenId};
 
 /// The device of a server. Times in seconds.
 #[derive(Debug, Clone, Copy)]
@@ -96,23 +93,7 @@ impl Server {
     }
 
     pub fn submit(&mut self, id: RequestId, prompt: Vec<TokenId>, max_tokens: usize) -> Vec<Happened> {
-        let submission = Submission {
-            id,
-            prompt,
-            max_tokens,
-            priority: 0,
-            client: None,
-            scope: PrefixScope::default(),
-            adapter: None,
-            scores_prompt: false,
-            reports_progress: false,
-            hidden: None,
-            engine_sampling: None,
-            draft_sampling: EngineSampling { params: RowSamplingParams::GREEDY, seed: 0, from: 0 },
-            speculation: SpeculationOptions::default(),
-            denoising: None,
-            kv_transfer: KvTransfer::default(),
-        };
+        let submission = Submission::new(id, prompt, max_tokens);
         let effects = self.policy.submit(submission).unwrap_or_else(|error| panic!("{id:?} is refused: {error}"));
         self.perform(effects)
     }

@@ -39,6 +39,7 @@ use self::model_content::{hex, meaning};
 pub use self::peer_protocol::{BlocksRequest, PATH as BLOCKS_PATH};
 pub use self::peers::{InvalidPeerRule, PeerKey, PeerOptions, PeerRule};
 use self::peers::{Meaning, Peers};
+use self::shared::BlockSource;
 pub use self::shared::{ShareError, SharedBlocks};
 use super::messages::SchedulerMsg;
 use super::policy::{PolicyEvent, TierReport};
@@ -186,7 +187,8 @@ impl KvStore {
             }
         });
         if let Some(shared) = &store.shared {
-            shared.add(Arc::downgrade(&store));
+            let source: Weak<Store> = Arc::downgrade(&store);
+            shared.add(source);
         }
         failed.map_or(Ok(KvStore(store)), Err)
     }
@@ -317,18 +319,6 @@ impl Store {
         }
     }
 
-    /// Whether a server that knows its blocks by this hash of their meaning may use those of this store.
-    fn means(&self, meaning: &str) -> bool {
-        self.meaning.borrow().as_deref() == Some(meaning)
-    }
-
-    /// A block in host memory.
-    fn host_block(&self, content: &BlockContent) -> Option<Arc<HostBlock>> {
-        let host = lock(&self.host);
-        let kept = host.blocks.get(&content.hash)?;
-        (kept.content == *content).then(|| Arc::clone(&kept.block))
-    }
-
     /// The blocks in host memory, in the order of their arrival.
     fn host_blocks(&self) -> Vec<(BlockHash, bool)> {
         let host = lock(&self.host);
@@ -339,7 +329,20 @@ impl Store {
 
     fn fetch_from_host(&self, fetch: FetchId, contents: &[BlockContent]) -> Fetched {
         let began = Instant::now();
-        let blocks = contents.iter().map_while(|content| self.host_block(content)).collect();
+        let blocks = contents.iter().map_while(|content| self.block(content)).collect();
         Fetched::of(fetch, Tier::Host, contents, blocks, began)
+    }
+}
+
+impl BlockSource for Store {
+    fn means(&self, meaning: &str) -> bool {
+        self.meaning.borrow().as_deref() == Some(meaning)
+    }
+
+    /// A block in host memory.
+    fn block(&self, content: &BlockContent) -> Option<Arc<HostBlock>> {
+        let host = lock(&self.host);
+        let kept = host.blocks.get(&content.hash)?;
+        (kept.content == *content).then(|| Arc::clone(&kept.block))
     }
 }

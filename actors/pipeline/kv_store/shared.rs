@@ -1,7 +1,7 @@
 //! The blocks that other servers may load: those in the host memory of all models of this process.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use async_stream::stream;
@@ -11,8 +11,8 @@ use futures_util::Stream;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
+use super::block_file;
 use super::peer_protocol::BlocksRequest;
-use super::{Store, block_file, lock};
 use crate::core::block_hash::{BlockContent, NotAHash};
 use crate::core::kv_transfer::PeerAddress;
 
@@ -32,14 +32,23 @@ pub enum ShareError {
     NotAHash(#[from] NotAHash),
 }
 
+/// Where shared blocks are.
+pub(super) trait BlockSource: Send + Sync {
+    /// Whether a server that knows its blocks by this hash of their meaning may use those of this source.
+    fn means(&self, meaning: &str) -> bool;
+
+    /// A block, if it is there.
+    fn block(&self, content: &BlockContent) -> Option<Arc<HostBlock>>;
+}
+
 /// The blocks that other servers may load from this one. Cheap to clone.
 #[derive(Clone)]
 pub struct SharedBlocks(Arc<Shared>);
 
 struct Shared {
     address: Arc<PeerAddress>,
-    stores: Mutex<Vec<Weak<Store>>>,
-    /// Signals that a block has arrived in some store.
+    sources: Mutex<Vec<Weak<dyn BlockSource>>>,
+    /// Signals that a block has arrived in some source.
     arrived: Notify,
 }
 
@@ -61,7 +70,7 @@ impl SharedBlocks {
     /// No blocks yet. Other servers reach this one at `address`.
     #[must_use]
     pub fn new(address: PeerAddress) -> Self {
-        SharedBlocks(Arc::new(Shared { address: Arc::new(address), stores: Mutex::default(), arrived: Notify::new() }))
+        SharedBlocks(Arc::new(Shared { address: Arc::new(address), sources: Mutex::default(), arrived: Notify::new() }))
     }
 
     /// Where other servers reach this one.
@@ -70,14 +79,20 @@ impl SharedBlocks {
         &self.0.address
     }
 
-    /// Shares the blocks of a store as long as it exists.
-    pub(super) fn add(&self, store: Weak<Store>) {
-        let mut stores = lock(&self.0.stores);
-        stores.retain(|store| store.strong_count() > 0);
-        stores.push(store);
+    /// Shares the blocks of a source as long as it exists.
+    pub(super) fn add(&self, source: Weak<dyn BlockSource>) {
+        let mut sources = self.0.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.retain(|source| source.strong_count() > 0);
+        sources.push(source);
     }
 
-    /// A block has arrived in a store.
+    /// The sources whose blocks a server may use.
+    fn sources(&self, meaning: &str) -> Vec<Arc<dyn BlockSource>> {
+        let sources = self.0.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.iter().filter_map(Weak::upgrade).filter(|source| source.means(meaning)).collect()
+    }
+
+    /// A block has arrived in a source.
     pub(super) fn block_arrived(&self) {
         self.0.arrived.notify_waiters();
     }
@@ -87,26 +102,25 @@ impl SharedBlocks {
     /// # Errors
     /// [`ShareError`].
     pub fn answer(&self, request: &BlocksRequest) -> Result<impl Stream<Item = Bytes> + Send + use<>, ShareError> {
-        let stores = lock(&self.0.stores).iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
-        let stores: Vec<_> = stores.into_iter().filter(|store| store.means(&request.meaning)).collect();
-        if stores.is_empty() {
+        let sources = self.sources(&request.meaning);
+        if sources.is_empty() {
             return Err(ShareError::OtherModel);
         }
         let (shared, contents) = (self.clone(), request.blocks()?);
         Ok(stream! {
             for content in contents {
-                let Some(block) = shared.wait_for(&stores, &content).await else { break };
+                let Some(block) = shared.wait_for(&sources, &content).await else { break };
                 yield Bytes::copy_from_slice(&block_file::header(&content, &block));
                 yield Bytes::from_owner(BlockBytes(block));
             }
         })
     }
 
-    async fn wait_for(&self, stores: &[Arc<Store>], content: &BlockContent) -> Option<Arc<HostBlock>> {
+    async fn wait_for(&self, sources: &[Arc<dyn BlockSource>], content: &BlockContent) -> Option<Arc<HostBlock>> {
         let until = Instant::now() + ARRIVAL_PATIENCE;
         loop {
             let arrived = self.0.arrived.notified();
-            if let Some(block) = stores.iter().find_map(|store| store.host_block(content)) {
+            if let Some(block) = sources.iter().find_map(|source| source.block(content)) {
                 return Some(block);
             }
             timeout_at(until, arrived).await.ok()?;

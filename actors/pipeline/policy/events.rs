@@ -51,6 +51,30 @@ pub struct Submission {
     pub kv_transfer: KvTransfer,
 }
 
+impl Submission {
+    /// A request that asks for nothing but up to `max_tokens` tokens after its prompt.
+    #[must_use]
+    pub fn new(id: RequestId, prompt: Vec<TokenId>, max_tokens: usize) -> Self {
+        Submission {
+            id,
+            prompt,
+            max_tokens,
+            priority: 0,
+            client: None,
+            scope: PrefixScope::default(),
+            adapter: None,
+            scores_prompt: false,
+            reports_progress: false,
+            hidden: None,
+            engine_sampling: None,
+            draft_sampling: EngineSampling { params: RowSamplingParams::GREEDY, seed: 0, from: 0 },
+            speculation: SpeculationOptions::default(),
+            denoising: None,
+            kv_transfer: KvTransfer::default(),
+        }
+    }
+}
+
 /// How an engine may sample the tokens of a request by itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EngineSampling {

@@ -61,23 +61,7 @@ fn adapter((id, scale_bits): (u64, u32)) -> ScopeAdapter {
 
 fn submission(id: u64, prompt_tokens: usize) -> Submission {
     let prompt = (0..prompt_tokens).map(|i| ((id as usize * 37 + i * 11) % 1000) as TokenId).collect();
-    Submission {
-        id: RequestId(id),
-        prompt,
-        max_tokens: 1000,
-        priority: 0,
-        client: None,
-        scope: PrefixScope::default(),
-        adapter: None,
-        scores_prompt: false,
-        reports_progress: false,
-        hidden: None,
-        engine_sampling: None,
-        draft_sampling: EngineSampling { params: RowSamplingParams::GREEDY, seed: 0, from: 0 },
-        speculation: SpeculationOptions::default(),
-        denoising: None,
-        kv_transfer: KvTransfer::default(),
-    }
+    Submission::new(RequestId(id), prompt, 1000)
 }
 
 fn large_limits() -> EngineLimits {
