@@ -1,4 +1,4 @@
-//! Routers: which server gets a request. The rules are those that SMG, vllm-router and Dynamo publish, with their default settings.
+//! Routers: which server gets a request. The rules follow what SMG, vllm-router and Dynamo describe; the constants were chosen here.
 
 use std::collections::HashMap;
 
