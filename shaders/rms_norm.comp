@@ -24,15 +24,19 @@ layout(push_constant, scalar) uniform Push {
 
 void main() {
     uint row = gl_WorkGroupID.y;
-    if (row >= count_rows(step, row_kind)) return;
     uint start = row * width + gl_WorkGroupID.x * group_width;
     uint of_weight = gl_WorkGroupID.x * group_width % weight_width;
+    // Loaded before the number of rows is known: a value has memory for the most rows of its step.
     float values[EACH];
+    float weights[EACH];
     [[unroll]] for (uint e = 0; e < EACH; e++) {
         uint i = gl_LocalInvocationID.x + e * WORKGROUP_SIZE;
         values[e] = 0.0;
-        if (i < group_width) values[e] = ADDS ? x.at[start + i] + added.at[start + i] : x.at[start + i];
+        if (i >= group_width) continue;
+        values[e] = ADDS ? x.at[start + i] + added.at[start + i] : x.at[start + i];
+        weights[e] = weight.at[of_weight + i];
     }
+    if (row >= count_rows(step, row_kind)) return;
     float squares = 0.0;
     [[unroll]] for (uint e = 0; e < EACH; e++) squares = fma(values[e], values[e], squares);
     float scale = 1.0 / sqrt(workgroup_sum(squares) / float(group_width) + epsilon);
@@ -40,6 +44,6 @@ void main() {
         uint i = gl_LocalInvocationID.x + e * WORKGROUP_SIZE;
         if (i >= group_width) continue;
         if (ADDS) sum.at[start + i] = values[e];
-        y.at[start + i] = values[e] * scale * weight.at[of_weight + i];
+        y.at[start + i] = values[e] * scale * weights[e];
     }
 }

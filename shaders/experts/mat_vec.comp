@@ -62,6 +62,7 @@ void main() {
     uint group_output = spread_group() * TEAMS * OWN_OUTPUTS;
     first_output = group_output + team * OWN_OUTPUTS;
     if (group_output >= EXPERT_OUTPUTS || !find_routes()) return;
+    load_first(RUNS);
     form_results(RUNS);
     for (uint i = lane; i < ROWS * OWN_OUTPUTS; i += LANES) {
         uint r = i / OWN_OUTPUTS;

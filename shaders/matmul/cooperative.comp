@@ -3,8 +3,8 @@
 //
 // As in `tile.comp`, a workgroup computes a tile of y and iterates over the columns, RUNS runs at a time, in shared
 // memory. Shared memory holds x as written by `halves.comp`, and the weights decoded and rounded to float16. Each
-// subgroup computes a part of the tile in matrices of M x N. The next runs are loaded and decoded while the current
-// ones are multiplied.
+// subgroup computes a part of the tile in matrices of M x N. The next runs are loaded while the current ones are multiplied, and
+// decoded afterwards, so that nothing waits for memory before.
 //
 // The stride of rows in shared memory is an odd number of 16-byte units, so that the eight rows that a matrix reads at
 // once are in different banks.
@@ -16,7 +16,6 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #include <gpu/common.glsl>
 #include <quant/matrix.glsl>
-#include "halves.glsl"
 #include "weight_halves.glsl"
 #include "product.glsl"
 
@@ -48,45 +47,46 @@ shared uvec4 staged[(TILE_ROWS + TILE_OUTPUTS) * STRIDE];
 
 struct Next {
     uvec4 inputs[INPUTS_EACH];
-    uvec4 weights[WEIGHTS_EACH * RUN_OCTETS];
+    Packed weights[WEIGHTS_EACH];
 };
 
-// Indices past the last row or output repeat it; their results are not stored. Runs past the last are zeros.
-void load_next(uvec2 first, uint rows, uint first_run, uint runs, out Next next) {
-    uint lane = gl_LocalInvocationID.x;
+// The index of the run that is number `e` of this invocation. Indices past the last output or run repeat it.
+uint64_t index_of_run(uint e, uint first_output, uint first_run, uint runs) {
+    uint i = gl_LocalInvocationID.x + e * WORKGROUP_SIZE;
+    uint output_row = min(first_output + i / RUNS, outputs - 1);
+    return uint64_t(output_row) * runs + min(first_run + i % RUNS, runs - 1);
+}
+
+// Indices past the last row or output repeat it; their results are not stored.
+void load_next(uvec2 first, uint rows, uint first_run, uint runs, inout Next next) {
     [[unroll]] for (uint e = 0; e < INPUTS_EACH; e++) {
-        uint i = lane + e * WORKGROUP_SIZE;
+        uint i = gl_LocalInvocationID.x + e * WORKGROUP_SIZE;
         uint row = min(first.x + i / (RUNS * RUN_OCTETS), rows - 1);
-        uint run = first_run + i / RUN_OCTETS % RUNS;
-        next.inputs[e] = run < runs ? WordQuads(run_of_halves(x, row, run, runs)).at[i % RUN_OCTETS] : uvec4(0);
+        uint run = min(first_run + i / RUN_OCTETS % RUNS, runs - 1);
+        next.inputs[e] = WordQuads(run_of_halves(x, row, run, runs)).at[i % RUN_OCTETS];
     }
     [[unroll]] for (uint e = 0; e < WEIGHTS_EACH; e++) {
-        uint i = lane + e * WORKGROUP_SIZE;
-        uint output_row = min(first.y + i / RUNS, outputs - 1);
-        uint run_index = first_run + i % RUNS;
-        if (run_index < runs) {
-            Run run = load_run(weight, uint64_t(output_row) * runs + run_index);
-            [[unroll]] for (uint q = 0; q < RUN_OCTETS; q++) {
-                next.weights[e * RUN_OCTETS + q] = octet_of_halves(run, q);
-            }
-        } else {
-            [[unroll]] for (uint q = 0; q < RUN_OCTETS; q++) next.weights[e * RUN_OCTETS + q] = uvec4(0);
-        }
+        next.weights[e] = load_packed(weight, index_of_run(e, first.y, first_run, runs));
     }
 }
 
-void stage(Next next) {
+// Runs past the last are zeros.
+void stage(uvec2 first, uint first_run, uint runs, Next next) {
     uint lane = gl_LocalInvocationID.x;
     [[unroll]] for (uint e = 0; e < INPUTS_EACH; e++) {
         uint i = lane + e * WORKGROUP_SIZE;
         uint row = i / (RUNS * RUN_OCTETS);
-        if (row < TILE_ROWS) staged[row * STRIDE + i % (RUNS * RUN_OCTETS)] = next.inputs[e];
+        bool is_run = first_run + i / RUN_OCTETS % RUNS < runs;
+        if (row < TILE_ROWS) staged[row * STRIDE + i % (RUNS * RUN_OCTETS)] = is_run ? next.inputs[e] : uvec4(0);
     }
     [[unroll]] for (uint e = 0; e < WEIGHTS_EACH; e++) {
         uint i = lane + e * WORKGROUP_SIZE;
         uint start = (TILE_ROWS + i / RUNS) * STRIDE + i % RUNS * RUN_OCTETS;
+        uvec4 octets[RUN_OCTETS];
+        decode_run(weight, index_of_run(e, first.y, first_run, runs), next.weights[e], octets);
+        bool is_run = first_run + i % RUNS < runs;
         if (i / RUNS < TILE_OUTPUTS) {
-            [[unroll]] for (uint q = 0; q < RUN_OCTETS; q++) staged[start + q] = next.weights[e * RUN_OCTETS + q];
+            [[unroll]] for (uint q = 0; q < RUN_OCTETS; q++) staged[start + q] = is_run ? octets[q] : uvec4(0);
         }
     }
 }
@@ -107,10 +107,10 @@ void main() {
     Next next;
     load_next(first, rows, 0, runs, next);
     for (uint first_run = 0; first_run < runs; first_run += RUNS) {
-        stage(next);
+        stage(first, first_run, runs, next);
         barrier();
         if (first_run + RUNS < runs) load_next(first, rows, first_run + RUNS, runs, next);
-        for (uint k = 0; k < RUNS * 32; k += K) {
+        [[unroll]] for (uint k = 0; k < RUNS * 32; k += K) {
             coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> of_rows[MATRICES_DOWN];
             [[unroll]] for (uint r = 0; r < MATRICES_DOWN; r++) {
                 coopMatLoad(of_rows[r], staged, (down + r * M) * STRIDE + k / 8, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
@@ -136,7 +136,7 @@ void main() {
             uint row = first.x + down + i / MATRICES_ACROSS * M + e / N;
             uint output_row = first.y + across + i % MATRICES_ACROSS * N + e % N;
             if (row >= rows || output_row >= outputs) continue;
-            float divisor = divisor_of_halves(x, row, runs).at[0];
+            float divisor = divisor_of_halves(x, row, runs).at[0] * WEIGHT_UNIT;
             float result = uintBitsToFloat(staged[result_start + e / 4][e % 4]) * divisor;
             store_result(row, output_row, biased(result, output_row));
         }

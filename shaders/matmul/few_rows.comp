@@ -4,9 +4,9 @@
 //
 // With so few rows the time is that of reading the weights, so as many of them as possible must be on their way at any
 // time. Each subgroup works alone: it computes SUBGROUP_OUTPUTS outputs of all rows of the tile, from its own range of
-// the columns, run by run. It decodes a run of each output into its own part of the shared memory and multiplies it while
-// the next AHEAD runs are being loaded, and no subgroup waits for another until all are done. Then the sums of the
-// SUBGROUPS_DEEP ranges are added, in their order. Matrices of x are read from memory: `halves.comp` stores their rows
+// the columns, step by step. It decodes RUNS runs of each output into its own part of the shared memory and multiplies them
+// while those of the next AHEAD steps are being loaded, and no subgroup waits for another until all are done. Then the sums of
+// the SUBGROUPS_DEEP ranges are added, in their order. Matrices of x are read from memory: `halves.comp` stores their rows
 // next to each other, and subgroups of the same range find them in the cache.
 
 #extension GL_GOOGLE_include_directive : require
@@ -17,7 +17,6 @@
 #include <gpu/common.glsl>
 #include <gpu/activation.glsl>
 #include <quant/matrix.glsl>
-#include "halves.glsl"
 #include "weight_halves.glsl"
 #include "product.glsl"
 
@@ -29,7 +28,7 @@ layout(constant_id = 5) const uint SUBGROUPS_DEEP = 1;
 layout(constant_id = 6) const uint M = 16;
 layout(constant_id = 7) const uint N = 16;
 layout(constant_id = 8) const uint K = 16;
-layout(constant_id = 9) const uint AHEAD = 1;
+layout(constant_id = 9) const uint AHEAD = 1;              // steps
 layout(constant_id = 17) const bool GATED = false;         // two weights (gate, up) with the same shape and format
 layout(constant_id = 18) const uint ACTIVATION = 0;
 
@@ -42,11 +41,14 @@ const uint MATRICES_DEEP = 32 / K;
 
 // In units of eight float16 values or four float32 values. An odd stride keeps the rows of a matrix in different banks.
 const uint RUN_OCTETS = 4;
-const uint STRIDE = RUN_OCTETS + 1;
+// Runs of a step: of 4 bits, two runs have the smallest number of bytes that memory delivers.
+const uint RUNS = 2;
+const uint STRIDE = RUNS * RUN_OCTETS + 1;
 const uint RESULT_QUADS = M * SUBGROUP_OUTPUTS / 4;
 
-// The outputs of which an invocation decodes the runs.
-const uint OUTPUTS_EACH = (SUBGROUP_OUTPUTS + LANES - 1) / LANES;
+// The runs of a step that an invocation loads and decodes. Those of an output are next to each other in memory, and are loaded by
+// neighbouring invocations.
+const uint RUNS_EACH = (SUBGROUP_OUTPUTS * RUNS + LANES - 1) / LANES;
 
 // The part of each subgroup: rows of weights; at the end, M rows of results.
 const uint WEIGHT_QUADS = SUBGROUP_OUTPUTS * STRIDE;
@@ -58,29 +60,30 @@ uint first_output;   // of the subgroup
 Matrix own;
 
 struct Next {
-    Packed weights[OUTPUTS_EACH];
+    Packed weights[RUNS_EACH];
 };
 
-// The index of a run of the output that is number `e` of this invocation. Outputs past the last repeat it; their results
-// are not stored. So do runs.
-uint64_t index_of_run(uint e, uint run) {
-    uint output_row = min(first_output + gl_SubgroupInvocationID + e * LANES, outputs - 1);
-    return uint64_t(output_row) * runs + min(run, runs - 1);
+// The index of the run that is number `e` of this invocation. Indices past the last output or run repeat it.
+uint64_t index_of_run(uint e, uint first_run) {
+    uint i = gl_SubgroupInvocationID + e * LANES;
+    uint output_row = min(first_output + i / RUNS, outputs - 1);
+    return uint64_t(output_row) * runs + min(first_run + i % RUNS, runs - 1);
 }
 
-void load_next(uint run, inout Next next) {
-    [[unroll]] for (uint e = 0; e < OUTPUTS_EACH; e++) next.weights[e] = load_packed(own, index_of_run(e, run));
+void load_next(uint first_run, inout Next next) {
+    [[unroll]] for (uint e = 0; e < RUNS_EACH; e++) next.weights[e] = load_packed(own, index_of_run(e, first_run));
 }
 
 // Runs past the last are zeros.
-void stage(uint part, uint run, Next next) {
-    [[unroll]] for (uint e = 0; e < OUTPUTS_EACH; e++) {
-        uint o = gl_SubgroupInvocationID + e * LANES;
-        Run decoded = unpack(own, index_of_run(e, run), next.weights[e]);
-        [[unroll]] for (uint q = 0; q < RUN_OCTETS; q++) {
-            uvec4 octet = run < runs ? octet_of_halves(decoded, q) : uvec4(0);
-            if (o < SUBGROUP_OUTPUTS) parts[part + o * STRIDE + q] = octet;
-        }
+void stage(uint part, uint first_run, Next next) {
+    [[unroll]] for (uint e = 0; e < RUNS_EACH; e++) {
+        uint i = gl_SubgroupInvocationID + e * LANES;
+        uint start = part + i / RUNS * STRIDE + i % RUNS * RUN_OCTETS;
+        uvec4 octets[RUN_OCTETS];
+        decode_run(own, index_of_run(e, first_run), next.weights[e], octets);
+        bool is_run = first_run + i % RUNS < runs;
+        if (i / RUNS >= SUBGROUP_OUTPUTS) continue;
+        [[unroll]] for (uint q = 0; q < RUN_OCTETS; q++) parts[start + q] = is_run ? octets[q] : uvec4(0);
     }
 }
 
@@ -101,7 +104,7 @@ void store_results(uvec2 first, uint rows) {
         uint row = first.x + i / TILE_OUTPUTS;
         uint output_row = first.y + i % TILE_OUTPUTS;
         if (row >= rows || output_row >= outputs) continue;
-        float divisor = divisor_of_halves(x, row, runs).at[0];
+        float divisor = divisor_of_halves(x, row, runs).at[0] * WEIGHT_UNIT;
         float result = biased(result_of(i / TILE_OUTPUTS, i % TILE_OUTPUTS) * divisor, output_row);
         if (GATED) {
             float up = result_of(i / TILE_OUTPUTS, TILE_OUTPUTS + i % TILE_OUTPUTS) * divisor;
@@ -126,9 +129,9 @@ void main() {
 
     // The range of this subgroup. All have the same length, because some drivers let all subgroups wait for one another
     // where only the invocations of a subgroup should.
-    uint runs_each = (runs + SUBGROUPS_DEEP - 1) / SUBGROUPS_DEEP;
-    uint start = deep * runs_each;
-    uint end = start + runs_each;
+    uint steps = (runs + SUBGROUPS_DEEP * RUNS - 1) / (SUBGROUPS_DEEP * RUNS);
+    uint start = deep * steps * RUNS;
+    uint end = start + steps * RUNS;
 
     coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> sums[MATRICES_DOWN * MATRICES_ACROSS];
     [[unroll]] for (uint i = 0; i < MATRICES_DOWN * MATRICES_ACROSS; i++) {
@@ -136,31 +139,31 @@ void main() {
     }
     Next next[AHEAD];
     [[unroll]] for (uint ahead = 0; ahead < AHEAD; ahead++) {
-        if (start + ahead < end) load_next(start + ahead, next[ahead]);
+        if (start + ahead * RUNS < end) load_next(start + ahead * RUNS, next[ahead]);
     }
-    for (uint first_run = start; first_run < end; first_run += AHEAD) {
+    for (uint first_step = start; first_step < end; first_step += AHEAD * RUNS) {
         [[unroll]] for (uint ahead = 0; ahead < AHEAD; ahead++) {
-            uint run = first_run + ahead;
-            if (run >= end) break;
-            // Blocks have memory for all of their rows; the results of rows past the last are not stored.
-            coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> of_rows[MATRICES_DEEP * MATRICES_DOWN];
-            [[unroll]] for (uint i = 0; i < MATRICES_DEEP * MATRICES_DOWN; i++) {
-                uint row = first.x + i % MATRICES_DOWN * M;
-                WordQuads matrix = WordQuads(run_of_halves(x, row, min(run, runs - 1), runs));
-                uint octet = i / MATRICES_DOWN * K / 8;
-                coopMatLoad(of_rows[i], matrix.at, octet, RUN_OCTETS, gl_CooperativeMatrixLayoutRowMajor);
-            }
-            stage(part, run, next[ahead]);
+            uint first_run = first_step + ahead * RUNS;
+            if (first_run >= end) break;
+            stage(part, first_run, next[ahead]);
             subgroupBarrier();
-            if (run + AHEAD < end) load_next(run + AHEAD, next[ahead]);
-            [[unroll]] for (uint k = 0; k < MATRICES_DEEP; k++) {
+            if (first_run + AHEAD * RUNS < end) load_next(first_run + AHEAD * RUNS, next[ahead]);
+            [[unroll]] for (uint k = 0; k < RUNS * MATRICES_DEEP; k++) {
+                // Blocks have memory for all of their rows; the results of rows past the last are not stored.
+                coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> of_rows[MATRICES_DOWN];
+                uint run = min(first_run + k / MATRICES_DEEP, runs - 1);
+                uint octet = k % MATRICES_DEEP * K / 8;
+                [[unroll]] for (uint r = 0; r < MATRICES_DOWN; r++) {
+                    WordQuads matrix = WordQuads(run_of_halves(x, first.x + r * M, run, runs));
+                    coopMatLoad(of_rows[r], matrix.at, octet, RUN_OCTETS, gl_CooperativeMatrixLayoutRowMajor);
+                }
                 [[unroll]] for (uint o = 0; o < MATRICES_ACROSS; o++) {
                     coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB> of_outputs;
                     uint corner = part + o * N * STRIDE + k * K / 8;
                     coopMatLoad(of_outputs, parts, corner, STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
                     [[unroll]] for (uint r = 0; r < MATRICES_DOWN; r++) {
                         uint i = r * MATRICES_ACROSS + o;
-                        sums[i] = coopMatMulAdd(of_rows[k * MATRICES_DOWN + r], of_outputs, sums[i]);
+                        sums[i] = coopMatMulAdd(of_rows[r], of_outputs, sums[i]);
                     }
                 }
             }

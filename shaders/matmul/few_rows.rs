@@ -23,13 +23,16 @@ pub struct FewRows {
     pub weights: usize,
     /// Ranges of columns. A subgroup computes [`FewRows::SUBGROUP_OUTPUTS`] outputs of one weight from one range.
     pub deep: usize,
-    /// Runs of an output that are loaded ahead.
+    /// Steps whose weights are loaded ahead.
     pub ahead: usize,
 }
 
 impl FewRows {
     /// The most subgroups of a workgroup.
-    const MOST_SUBGROUPS: usize = 16;
+    const MOST_SUBGROUPS: usize = 8;
+
+    /// Runs of an output in a step.
+    const RUNS: usize = 2;
 
     /// Outputs of a subgroup: two matrices or more of every shape that `cooperative_shape_fits` accepts.
     pub const SUBGROUP_OUTPUTS: usize = 32;
@@ -37,12 +40,12 @@ impl FewRows {
     /// The tile for a product with a weight of which a run has `run_bytes` bytes; `None` if the device has too little
     /// shared memory or too small workgroups.
     pub fn choose(device: &DeviceLimits, rows: usize, outputs: usize, run_bytes: usize) -> Option<FewRows> {
-        // Runs that are loaded ahead are in registers, of which the sums of more rows leave fewer.
+        // What is loaded ahead is in registers, of which the sums of more rows leave fewer.
         const BYTES_AHEAD: usize = 80;
         let rows = rows.next_multiple_of(BLOCK_ROWS).min(MOST_FEW_ROWS);
         let bytes_ahead = if rows > MOST_FEW_ROWS / 2 { BYTES_AHEAD / 2 } else { BYTES_AHEAD };
         let outputs_each = Self::SUBGROUP_OUTPUTS.div_ceil(device.subgroup_size.max(1) as usize);
-        let ahead = (bytes_ahead / (run_bytes * outputs_each).max(1)).clamp(1, 4);
+        let ahead = (bytes_ahead / (run_bytes * Self::RUNS * outputs_each).max(1)).clamp(1, 2);
         let parts = outputs.div_ceil(Self::SUBGROUP_OUTPUTS);
         let across = if parts >= 2 * device.busy_groups() { 2 } else { 1 };
         let wanted = SUBGROUPS_OF_UNIT * device.busy_groups() / parts.max(1);
@@ -68,9 +71,9 @@ impl FewRows {
         self.weights * self.outputs / Self::SUBGROUP_OUTPUTS * self.deep
     }
 
-    /// Each subgroup has a run of each of its outputs, padded with 16 bytes, or 16 rows of results.
+    /// Each subgroup has the runs of a step of each of its outputs, padded with 16 bytes, or 16 rows of results.
     fn shared_bytes(self) -> usize {
-        let weights = Self::SUBGROUP_OUTPUTS * (RUN_COLUMNS * 2 + 16);
+        let weights = Self::SUBGROUP_OUTPUTS * (Self::RUNS * RUN_COLUMNS * 2 + 16);
         self.subgroups() * weights.max(16 * Self::SUBGROUP_OUTPUTS * 4)
     }
 }
@@ -89,18 +92,18 @@ mod tests {
             let tile = FewRows::choose(&device, rows, outputs, RUN_BYTES).expect("the device is large");
             (tile.rows, tile.outputs, tile.deep, tile.ahead)
         };
-        assert_eq!(chosen(9, 4096), (16, 32, 16, 4));
-        assert_eq!(chosen(32, 1024), (32, 32, 16, 4));
-        assert_eq!(chosen(33, 14_336), (48, 64, 4, 2));
-        assert_eq!(chosen(64, 128_256), (64, 64, 4, 2));
+        assert_eq!(chosen(9, 4096), (16, 32, 8, 2));
+        assert_eq!(chosen(32, 1024), (32, 32, 8, 2));
+        assert_eq!(chosen(33, 14_336), (48, 64, 4, 1));
+        assert_eq!(chosen(64, 128_256), (64, 64, 4, 1));
         let gated = |outputs| {
             let tile = FewRows::choose(&device, 32, outputs, RUN_BYTES).and_then(|tile| tile.gated(&device));
             tile.map(|tile| (tile.outputs, tile.deep, tile.subgroups()))
         };
         assert_eq!(gated(14_336), Some((32, 4, 8)));
-        assert_eq!(gated(8192), Some((32, 8, 16)));
+        assert_eq!(gated(8192), Some((32, 4, 8)));
         assert_eq!(gated(4096), None);
-        for (memory, size, subgroups) in [(48, 1024, 16), (16, 1024, 4), (48, 128, 4), (48, 32, 1)] {
+        for (memory, size, subgroups) in [(48, 1024, 8), (16, 1024, 2), (48, 128, 4), (48, 32, 1)] {
             let device = DeviceLimits { max_workgroup_size: size, ..DeviceLimits::of_large_gpu(memory << 10) };
             let tile = FewRows::choose(&device, 32, 4096, RUN_BYTES).expect("one subgroup fits");
             assert_eq!(tile.subgroups(), subgroups, "{memory} KiB, {size} invocations");

@@ -18,7 +18,7 @@
 //! Up to 64 rows the time is that of reading the weights, if enough of them are on their way at any time. So in
 //! `few_rows.comp` every subgroup has a range of columns and 32 outputs of its own, and loads the next runs of its
 //! weights while it multiplies. A compute unit needs about [`SUBGROUPS_OF_UNIT`](super::few_rows) such subgroups. There are as many
-//! ranges of columns as give that number, up to 16 in a workgroup. A tile has all rows, so that each weight is decoded
+//! ranges of columns as give that number, up to 8 in a workgroup. A tile has all rows, so that each weight is decoded
 //! once; it has 64 outputs, where that leaves enough tiles, so that subgroups share the rows that they read. A gated
 //! product has 32 outputs of both weights in a tile and applies the activation.
 //!
@@ -36,15 +36,16 @@
 //! | | 64 x 64 | 128 | 18 KiB | 32 | 10.7 |
 //! | | 32 x 32 | 64 | 9 KiB | 16 | 8 |
 //! | | 16 x 64 | 64 | 11 KiB | 12.8 | 8 |
-//! | float16 | 128 x 128 | 8 subgroups | 36 KiB, or 20 | 64 | 171, in matrices of 16 x 16 |
+//! | float16 | 128 x 128 | 4 subgroups | 20 KiB | 64 | 256, in matrices of 16 x 16 |
 //! | | 64 x 64 | 4 subgroups | 18 KiB | 32 | 128 |
 //! | | 32 x 32 | 2 subgroups | 17 KiB | 16 | 85 |
 //! | | 16 x 64 | 4 subgroups | 11 KiB | 12.8 | 64 |
 //!
-//! Float32 tiles load 32 columns at a time. Float16 tiles load 64 columns, the 32 x 32 tile 128, and the largest tile
-//! 32 if the device has less than 36 KiB. Every tile fits into 48 KiB, which can be the limit even of a large GPU.
-//! Shared memory delivers 128 bytes per cycle and core, which is enough for 1365 multiply-adds per cycle with the first
-//! float16 tile; the peak of a core of an H100 or H200 is 2048.
+//! Float32 tiles load 32 columns at a time, and so does the largest float16 tile: with few invocations and little shared
+//! memory, a compute unit has two of its workgroups, and one multiplies while the other decodes. Other float16 tiles load 64
+//! columns, the 32 x 32 tile 128. Every tile fits into 48 KiB, which can be the limit even of a large GPU. Shared memory
+//! delivers 128 bytes per cycle and core, which is enough for 2048 multiply-adds per cycle with the first float16 tile; the
+//! peak of a core of an H100 or H200 is 2048.
 
 use super::Linear;
 use super::few_rows::{BLOCK_ROWS, FewRows, MOST_FEW_ROWS};
@@ -84,13 +85,8 @@ const TILES: [Tile; 5] = [
 
 /// The tiles of `cooperative.comp`, the largest first. Their parts are whole matrices of every shape that
 /// [`cooperative_shape_fits`] accepts.
-const COOPERATIVE_TILES: [Tile; 5] = [
-    tile(128, 128, 64, 32, 2),
-    tile(128, 128, 64, 32, 1),
-    tile(64, 64, 32, 32, 2),
-    tile(32, 32, 32, 16, 4),
-    tile(16, 64, 16, 16, 2),
-];
+const COOPERATIVE_TILES: [Tile; 4] =
+    [tile(128, 128, 64, 64, 1), tile(64, 64, 32, 32, 2), tile(32, 32, 32, 16, 4), tile(16, 64, 16, 16, 2)];
 
 /// Whether `cooperative.comp` can use matrices of this shape (M, N, K).
 #[must_use]
@@ -562,14 +558,14 @@ mod tests {
 
     #[test]
     fn tiles_fit_the_limits_of_the_device() {
-        let all = |tiles: [Tile; 5], bytes| tiles.iter().all(|tile| tile.shared_bytes(bytes) <= 48 << 10);
-        assert!(all(TILES, 4) && all(COOPERATIVE_TILES, 2));
+        let all = |tiles: &[Tile], bytes| tiles.iter().all(|tile| tile.shared_bytes(bytes) <= 48 << 10);
+        assert!(all(&TILES, 4) && all(&COOPERATIVE_TILES, 2));
         assert_eq!(rows_and_outputs(Method::choose(&device(None, 32 << 10), false, 2048, 4096, RUN_BYTES)), (128, 64));
-        let smaller = Method::choose(&device(Some([16, 16, 16]), 32 << 10), false, 2048, 4096, RUN_BYTES);
-        assert_eq!(smaller, Method::Cooperative(tile(128, 128, 64, 32, 1), [16, 16, 16]));
+        let smaller = Method::choose(&device(Some([16, 16, 16]), 19 << 10), false, 2048, 4096, RUN_BYTES);
+        assert_eq!(smaller, Method::Cooperative(tile(64, 64, 32, 32, 2), [16, 16, 16]));
         assert_eq!(Method::choose(&device(None, 1 << 10), false, 2048, 4096, RUN_BYTES), Method::MatVec);
-        let few_invocations = DeviceLimits { max_workgroup_size: 128, ..device(Some([16, 16, 16]), 48 << 10) };
-        assert_eq!(rows_and_outputs(Method::choose(&few_invocations, false, 2048, 4096, RUN_BYTES)), (64, 64));
+        let few_invocations = DeviceLimits { max_workgroup_size: 64, ..device(Some([16, 16, 16]), 48 << 10) };
+        assert_eq!(rows_and_outputs(Method::choose(&few_invocations, false, 2048, 4096, RUN_BYTES)), (32, 32));
     }
 
     #[test]

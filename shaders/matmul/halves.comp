@@ -8,7 +8,6 @@
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
-#include <gpu/half_range.glsl>
 #include <gpu/reduce.glsl>
 #include "halves.glsl"
 #include "input.glsl"
@@ -38,7 +37,7 @@ void main() {
     for (uint octet = lane; octet < 4 * runs; octet += WORKGROUP_SIZE) {
         vec4 first = inverse * load_input(x, columns, row, 8 * octet);
         vec4 second = inverse * load_input(x, columns, row, 8 * octet + 4);
-        WordQuads(run_of_halves(halves, row, octet / 4, runs)).at[octet % 4] = pack_halves(first, second);
+        WordQuads(run_of_halves(halves, row, octet / 4, runs)).at[octet % 4] = pack_columns(first, second);
     }
     if (lane == 0) divisor_of_halves(halves, row, runs).at[0] = power_of(exponent);
 }

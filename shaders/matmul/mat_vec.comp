@@ -46,9 +46,12 @@ uint64_t run_of(uint o, uint index) {
 void main() {
     first_output = group_output + team * OWN_OUTPUTS;
     first_row = gl_WorkGroupID.y * ROWS;
+    if (group_output >= outputs) return;
+    uint runs = (columns + 31) / 32;
+    load_first(runs); // before the number of rows is known
     rows = count_rows(step, row_kind);
-    if (first_row >= rows || group_output >= outputs) return;
-    form_results((columns + 31) / 32);
+    if (first_row >= rows) return;
+    form_results(runs);
     for (uint i = lane; i < ROWS * OWN_OUTPUTS; i += LANES) {
         uint row = first_row + i / OWN_OUTPUTS;
         uint output_row = first_output + i % OWN_OUTPUTS;

@@ -206,10 +206,14 @@ void add_lanes() {
     }
 }
 
-// Computes the results. All invocations must call it.
+// Loads the first weights.
+void load_first(uint runs) {
+    if (INTEGER) load_next(min(lane, runs - 1));
+}
+
+// Computes the results, after `load_first`. All invocations must call it.
 void form_results(uint runs) {
     [[unroll]] for (uint i = 0; i < RESULTS; i++) partial[i] = 0.0;
-    if (INTEGER) load_next(min(lane, runs - 1));
     for (uint first = 0; first < runs; first += CHUNK_RUNS) {
         uint end = min(first + CHUNK_RUNS, runs);
         load_chunk(first, end);
