@@ -8,7 +8,8 @@
 # and what the figures are compared with.
 #
 #   CUELIGHT=target/release/cuelight   the program
-#   TESTS=                             the engine's test program (cargo test --release --no-run -p cuelight-engine); optional
+#   TESTS=                             the engine's test program (cargo test --release --no-run -p cuelight-engine), for its tests and
+#                                      the times of single ops; optional
 #   DEVICE=vulkan:0
 #   MODELS="llama-8b:q4_k_m ..."       names for `cuelight bench --synthetic`
 #   SEQUENCES="1,8,32,64,256"          numbers of concurrent sequences
@@ -39,6 +40,8 @@ if [ -n "${TESTS:-}" ]; then
   echo "== correctness"
   # A device that fails is not measured: its figures would mean nothing.
   "$TESTS" vulkan --nocapture 2>&1 | tee "$out/tests.txt"
+  echo "== single ops"
+  "$TESTS" how_long_products --ignored --nocapture 2>&1 | tee "$out/ops.md"
 else
   echo "no TESTS given: the results of the device are not checked" | tee "$out/tests.txt"
 fi

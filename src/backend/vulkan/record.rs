@@ -145,7 +145,8 @@ impl<'a> Recorder<'a> {
         Ok(self.raw)
     }
 
-    fn barrier(&mut self) {
+    /// Records a barrier: later commands start when all earlier ones have completed, and see what they wrote.
+    pub fn barrier(&mut self) {
         self.barrier_before(WORK, READS_AND_WRITES);
     }
 

@@ -9,6 +9,7 @@
 //! - `fused`: fused ops, compared with the separate ops
 //! - `invariance`: bitwise equal results in any batch, with and without staging buffers
 //! - `matmul`: products of many rows, with every kernel of the device
+//! - `speed`: the time of single ops, for tuning
 //! - `validation`: the validation layer reports errors when it should
 //!
 //! Without a device or without the layer, tests print `SKIPPED` and pass. With the feature `require-vulkan` they fail.
@@ -23,6 +24,7 @@ mod invariance;
 mod matmul;
 mod one_op;
 mod sampling;
+mod speed;
 #[path = "../../../../tests/support/test_seed.rs"]
 mod test_seed;
 mod validation;

@@ -49,6 +49,19 @@ pub struct OneOp<'a> {
     device: Arc<Device>,
 }
 
+/// A step that is ready to run: its dispatches and the memory that they use.
+pub struct Ready {
+    pub dispatches: Vec<Dispatch>,
+    work: Buffer,
+    regions: Regions,
+    /// The content of `work` before the step.
+    before: Vec<u32>,
+    /// The first word of each output, and its width.
+    outputs: Vec<(usize, usize)>,
+    rows_out: usize,
+    _adapters: AdapterSlots,
+}
+
 /// The regions of the buffer.
 struct Regions {
     step: Region,
@@ -87,6 +100,31 @@ impl<'a> OneOp<'a> {
         rows: RowCount,
         inputs: &[Vec<f32>],
     ) -> Result<Vec<Vec<f32>>, VulkanError> {
+        let ready = self.prepare(bucket, batch, rows, inputs)?;
+        self.ran.replace(ready.dispatches.iter().map(|dispatch| dispatch.module).collect());
+        self.assert_declared(&ready);
+        let after = self.execute(&ready.work, &ready.before, &ready.dispatches)?;
+        assert_untouched(&ready, &after);
+        let output = |&(start, width): &(usize, usize)| {
+            after[start..start + ready.rows_out * width].iter().map(|word| f32::from_bits(*word)).collect()
+        };
+        Ok(ready.outputs.iter().map(output).collect())
+    }
+
+    /// Uploads a step, so that its dispatches can be recorded any number of times.
+    pub fn ready(&self, batch: &CaseBatch, rows: RowCount, inputs: &[Vec<f32>]) -> Result<Ready, VulkanError> {
+        let ready = self.prepare(bucket(batch), batch, rows, inputs)?;
+        self.execute(&ready.work, &ready.before, &[])?;
+        Ok(ready)
+    }
+
+    fn prepare(
+        &self,
+        bucket: Bucket,
+        batch: &CaseBatch,
+        rows: RowCount,
+        inputs: &[Vec<f32>],
+    ) -> Result<Ready, VulkanError> {
         let entries = batch.block_tables.iter().map(Vec::len).sum();
         let selected = [bucket.selected, bucket.hidden];
         let layout = StepLayout::new(bucket.rows, selected, batch.block_tables.len(), entries);
@@ -139,15 +177,9 @@ impl<'a> OneOp<'a> {
         }
 
         let dispatches = self.dispatches(bucket, bucket_rows, &regions, &adapters.regions);
-        self.ran.replace(dispatches.iter().map(|dispatch| dispatch.module).collect());
-        self.assert_declared(&dispatches, &work, &regions);
-        let after = self.execute(&work, &before, &dispatches)?;
-        assert_untouched(&dispatches, work.region, &before, &after);
-        let output = |(index, width): (usize, &usize)| {
-            let start = words(2 + inputs.len() + index).start;
-            after[start..start + rows_out * width].iter().map(|word| f32::from_bits(*word)).collect()
-        };
-        Ok(output_widths.iter().enumerate().map(output).collect())
+        let start_of = |(index, width): (usize, &usize)| (words(2 + inputs.len() + index).start, *width);
+        let outputs = output_widths.iter().enumerate().map(start_of).collect();
+        Ok(Ready { dispatches, work, regions, before, outputs, rows_out, _adapters: adapters })
     }
 
     fn dispatches(
@@ -180,7 +212,7 @@ impl<'a> OneOp<'a> {
 
     /// Asserts that each dispatch declares every changing region whose address it receives, because barriers follow from these
     /// declarations.
-    fn assert_declared(&self, dispatches: &[Dispatch], work: &Buffer, regions: &Regions) {
+    fn assert_declared(&self, Ready { dispatches, work, regions, .. }: &Ready) {
         let changing: Vec<Region> = self
             .cache
             .kv
@@ -254,10 +286,10 @@ pub fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 /// Asserts that only the regions that dispatches write have changed.
-fn assert_untouched(dispatches: &[Dispatch], work: Region, before: &[u32], after: &[u32]) {
+fn assert_untouched(Ready { dispatches, work, before, .. }: &Ready, after: &[u32]) {
     let mut written = vec![false; before.len()];
     for region in dispatches.iter().flat_map(|dispatch| &dispatch.writes) {
-        if let Some(range) = words_of(*region, work) {
+        if let Some(range) = words_of(*region, work.region) {
             written[range].fill(true);
         }
     }
