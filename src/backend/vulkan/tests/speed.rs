@@ -21,6 +21,9 @@ use super::own_device;
 use crate::backend::vulkan::record::{CommandPool, Recorder};
 use crate::backend::vulkan::{Device, VulkanOptions};
 
+/// The formats of the weights: few bits, most often used; eight bits; floating point.
+const WEIGHTS: [&str; 3] = ["q4_k", "q8_0", "f16"];
+
 /// How much is measured: everything on a GPU, and little on a software device, where this only tests that ops run.
 struct Extent {
     width: usize,
@@ -148,7 +151,7 @@ fn how_long_products_and_norms_take() {
     for timed in norms(extent.width) {
         extent.rows.iter().for_each(|rows| print("", &timed, *rows));
     }
-    for format in [Format::Q4_K, Format::Q8_0, Format::F16] {
+    for format in WEIGHTS.map(|name| name.parse::<Format>().unwrap()) {
         for timed in products(format, &extent) {
             extent.rows.iter().for_each(|rows| print(format.name(), &timed, *rows));
         }
