@@ -6,7 +6,7 @@
 //! # Experts
 //!
 //! - `group.comp`: groups routes into *blocks*; a block is an expert and some of the routes to it
-//! - `mat_vec.comp` or `tile.comp`: the products of each block with gate and up, and the activation
+//! - `mat_vec.comp`, `tile.comp` or `cooperative.comp`: the products of each block with gate and up, and the activation
 //! - the same shader with down
 //! - `add_up.comp`: the weighted sum of the results of a row's routes
 //!
@@ -27,8 +27,10 @@
 //! - Up to 8 routes per expert on average, or `deterministic`: `mat_vec.comp` in blocks of 4. The routes of a block
 //!   share the unpacked weights. Most experts then have fewer than 8 routes, and larger blocks would reserve registers
 //!   and shared memory for routes that do not exist.
-//! - More routes per expert: `tile.comp`, with tiles that are not higher than the average, because the missing rows of
-//!   a tile are computed in vain.
+//! - More routes per expert: `cooperative.comp` on a device that multiplies float16 matrices, otherwise `tile.comp`, with
+//!   tiles that are not higher than the average, because the missing rows of a tile are computed in vain. Inputs of matrices
+//!   are rounded first (`matmul/halves.comp`). Adapters, and inputs that are multiplied by the weights of routes, need
+//!   float32.
 //!
 //! # Scratch memory
 //!
@@ -37,10 +39,11 @@
 use super::adapted::{Adapted, RoutedInput};
 use super::{ExpertActivation, ExpertMatrix, Experts, RouteWeighting};
 use crate::gpu::weight::{RUN_COLUMNS, WeightConstants, WeightLayout};
-use crate::gpu::{DeviceLimits, DeviceWeight, Dispatch, GpuArgs, Module, Push, Region, word};
-use crate::matmul::gpu::Tile;
+use crate::gpu::{DeviceLimits, DeviceValue, DeviceWeight, Dispatch, GpuArgs, Module, Push, Region, word};
+use crate::matmul::gpu::{Rounded, Tile, halves_bytes};
 use crate::matmul::mat_vec::MatVec;
 use crate::op::Op;
+use crate::quant::Format;
 
 /// The most routes of a chunk: a dispatch has one row of workgroups for each block, and every device allows 65535.
 const MAX_ROUTES: usize = 16384;
@@ -66,6 +69,8 @@ enum Method {
     MatVec,
     /// In blocks of as many routes as the tile has rows.
     Tile(Tile),
+    /// The same in float16 matrices of this shape.
+    Matrices(Tile, [u32; 3]),
 }
 
 impl Method {
@@ -82,7 +87,12 @@ impl Method {
         let height = (average.next_power_of_two() / 2).max(LEAST_HEIGHT);
         let outputs = experts.intermediate_size().min(experts.hidden_size());
         // Shared memory holds the route of each row in addition to the tile.
-        Tile::in_float32(device, (height, outputs), n_experts, size_of::<u32>()).map_or(Method::MatVec, Method::Tile)
+        let (size, row_bytes) = ((height, outputs), size_of::<u32>());
+        if let Some((tile, shape)) = Tile::in_halves(device, size, n_experts, row_bytes).filter(|_| may_round(experts))
+        {
+            return Method::Matrices(tile, shape);
+        }
+        Tile::in_float32(device, size, n_experts, row_bytes).map_or(Method::MatVec, Method::Tile)
     }
 
     /// Routes of a block; 0 for [`Method::Direct`].
@@ -90,7 +100,7 @@ impl Method {
         match self {
             Method::Direct => 0,
             Method::MatVec => ROUTES_TOGETHER,
-            Method::Tile(tile) => tile.rows,
+            Method::Tile(tile) | Method::Matrices(tile, _) => tile.rows,
         }
     }
 
@@ -111,6 +121,12 @@ impl Method {
     }
 }
 
+/// Whether inputs may be rounded to float16. As in [`Linear`](crate::matmul::Linear), float32 weights are not rounded.
+fn may_round(experts: &Experts) -> bool {
+    let has_float32 = experts.weights().iter().any(|weight| weight.format == Format::F32);
+    experts.adapters.is_empty() && experts.weighting != RouteWeighting::Input && !has_float32
+}
+
 /// The regions of the scratch memory.
 #[derive(Debug, Clone, Copy)]
 struct ScratchLayout {
@@ -119,6 +135,8 @@ struct ScratchLayout {
     activated: Region,
     /// [routes, hidden_size]
     results: Region,
+    /// The input of a product in float16 matrices.
+    halves: Region,
     /// With adapters: the products of up, [routes, intermediate_size].
     up: Region,
     /// With adapters: the first products of the changes of two matrices, [routes, max_rank].
@@ -127,8 +145,11 @@ struct ScratchLayout {
 
 impl ScratchLayout {
     /// The layout for `routes` routes, starting at `address`, and its size in bytes.
-    fn new(experts: &Experts, routes: usize, address: u64) -> (ScratchLayout, u64) {
+    fn new(experts: &Experts, device: &DeviceLimits, routes: usize, address: u64) -> (ScratchLayout, u64) {
         const ALIGNMENT: u64 = 256;
+        let of_rows = halves_bytes(routes.div_ceil(experts.top_k), experts.hidden_size());
+        let halves = of_rows.max(halves_bytes(routes, experts.intermediate_size()));
+        let has_halves = device.cooperative_matrix.is_some() && may_round(experts);
         // The most that any method needs: the method depends on data that is not known when memory is planned.
         let heights = Tile::heights().chain([ROUTES_TOGETHER]);
         let bytes_of =
@@ -143,6 +164,7 @@ impl ScratchLayout {
             blocks: next(heights.map(bytes_of).max().unwrap_or(0)),
             activated: next(routes * experts.intermediate_size() * size_of::<f32>()),
             results: next(routes * experts.hidden_size() * size_of::<f32>()),
+            halves: next(if has_halves { halves as usize } else { 0 }),
             up: next(if experts.adapters.is_empty() {
                 0
             } else {
@@ -161,9 +183,9 @@ fn most_rows(experts: &Experts) -> usize {
 }
 
 /// Bytes of scratch memory for a step of up to `rows` rows.
-pub(super) fn scratch_bytes(experts: &Experts, rows: usize) -> u64 {
+pub(super) fn scratch_bytes(experts: &Experts, device: &DeviceLimits, rows: usize) -> u64 {
     // A step of fewer rows can have larger chunks, so this is the size for the largest chunk of any step.
-    ScratchLayout::new(experts, rows.min(most_rows(experts)) * experts.top_k, 0).1
+    ScratchLayout::new(experts, device, rows.min(most_rows(experts)) * experts.top_k, 0).1
 }
 
 /// The dispatches of [`Experts`], in chunks of about the same size.
@@ -218,7 +240,7 @@ struct Product<'a> {
 
 impl<'a> Chunk<'a> {
     fn new(experts: &'a Experts, args: &'a GpuArgs<'a>, first: usize, rows: usize) -> Self {
-        let (scratch, bytes) = ScratchLayout::new(experts, rows * experts.top_k, args.scratch.address);
+        let (scratch, bytes) = ScratchLayout::new(experts, args.device, rows * experts.top_k, args.scratch.address);
         assert!(bytes <= args.scratch.bytes, "the scratch memory has the size of `scratch_bytes`");
         let method = Method::choose(experts, args.device, args.deterministic, rows);
         let blocks =
@@ -254,8 +276,19 @@ impl<'a> Chunk<'a> {
             output: self.scratch.results,
             ..product(GateActivation::None, [down, down])
         };
-        let products = gate_and_up.into_iter().chain([down]).map(|product| self.product(&product));
-        group.into_iter().chain(products).chain([self.add_up()]).collect()
+        let of_rows = self.round(gate_and_up[0].input, self.experts.hidden_size(), 1);
+        let of_routes = self.round(down.input, self.experts.intermediate_size(), self.experts.top_k);
+        let first = gate_and_up.iter().map(|product| self.product(product));
+        let then = of_routes.into_iter().chain([self.product(&down), self.add_up()]);
+        group.into_iter().chain(of_rows).chain(first).chain(then).collect()
+    }
+
+    /// Rounds the input of products in float16 matrices: `each` rows for each row of the step.
+    fn round(&self, values: Region, width: usize, each: usize) -> Option<Dispatch> {
+        let values = DeviceValue { region: values, width };
+        let rounded =
+            Rounded { values, halves: self.scratch.halves, first_row: self.first, each, rows: each * self.rows };
+        matches!(self.method, Method::Matrices(..)).then(|| rounded.dispatch(self.args))
     }
 
     /// With adapters: each product by itself, and the activation after the changes.
@@ -360,7 +393,12 @@ impl<'a> Chunk<'a> {
             Method::Direct => mat_vec(1),
             Method::MatVec => mat_vec(ROUTES_TOGETHER),
             Method::Tile(tile) => (Module::ExpertsTile, tile.constants().into(), tile.outputs),
+            Method::Matrices(tile, shape) => {
+                let constants = tile.constants_in_halves(self.args.device, shape);
+                (Module::ExpertsCooperative, constants.into(), tile.outputs)
+            }
         };
+        let input = if matches!(self.method, Method::Matrices(..)) { self.scratch.halves } else { product.input };
         let weighted = self.experts.weighting == RouteWeighting::Input && !product.input_of_routes;
         let [(first, stride), (second_first, second_stride)] =
             product.matrices.map(|matrix| matrix.matrix.first_and_stride());
@@ -384,12 +422,15 @@ impl<'a> Chunk<'a> {
         let shape = shape.into_iter().map(|(id, value)| (id, word(value)));
         let constants = shape.chain(constants).chain(self.route_constants());
         let routes = self.routes();
-        let reads = [vec![product.input, routes], self.blocks()].concat();
+        let reads = [vec![input, routes], self.blocks()].concat();
         let stored_gate = (product.gate_activation == GateActivation::StoredGate).then_some(product.output);
+        let mut constants: Vec<_> = constants.chain(product.matrices[0].weight_constants()).collect();
+        // As in `matmul`: the validation layer needs the shapes of matrices at the index of their constant.
+        constants.sort_unstable();
         Dispatch {
             module,
-            constants: constants.chain(product.matrices[0].weight_constants()).collect(),
-            push: self.push(product, second),
+            constants,
+            push: self.push(product, input, second),
             groups: self.args.spread(matrix.outputs(), outputs / matrices, blocks),
             reads: reads.into_iter().chain(stored_gate).collect(),
             writes: vec![product.output],
@@ -401,12 +442,12 @@ impl<'a> Chunk<'a> {
     }
 
     /// The push constants of `product.glsl`.
-    fn push(&self, product: &Product<'_>, second: DeviceMatrix<'_>) -> Push {
+    fn push(&self, product: &Product<'_>, input: Region, second: DeviceMatrix<'_>) -> Push {
         let [matrix, _] = product.matrices;
         let planes = matrix.weight.planes.iter().chain(&second.weight.planes);
         planes
             .fold(Push::new(), |push, plane| push.address(*plane))
-            .address(product.input.address)
+            .address(input.address)
             .address(product.output.address)
             .address(self.routes().address)
             .address(self.blocks().first().map_or(0, |blocks| blocks.address))
@@ -462,7 +503,7 @@ impl DeviceMatrix<'_> {
 mod tests {
     use super::*;
     use crate::glu::Activation;
-    use crate::quant::{Format, random};
+    use crate::quant::random;
 
     fn experts(n_experts: usize, top_k: usize) -> Experts {
         let matrix = |outputs: usize, columns| {
@@ -493,6 +534,18 @@ mod tests {
     }
 
     #[test]
+    fn large_blocks_are_multiplied_in_matrices_where_inputs_may_be_rounded() {
+        let device = DeviceLimits { cooperative_matrix: Some([16, 16, 16]), ..device() };
+        let in_matrices = |experts: &Experts, deterministic| {
+            matches!(Method::choose(experts, &device, deterministic, 2048), Method::Matrices(..))
+        };
+        assert!(in_matrices(&experts(128, 8), false));
+        assert!(!in_matrices(&experts(128, 8), true));
+        let weighted = Experts { weighting: RouteWeighting::Input, ..experts(128, 8) };
+        assert!(!in_matrices(&weighted, false));
+    }
+
+    #[test]
     fn blocks_fit_the_grid_and_chunks_fit_the_scratch_memory() {
         for (n_experts, top_k) in [(1, 1), (8, 2), (64, 6), (512, 10)] {
             let experts = experts(n_experts, top_k);
@@ -501,13 +554,16 @@ mod tests {
                 let routes = chunk_rows * top_k;
                 let method = Method::choose(&experts, &device(), false, chunk_rows);
                 assert!(method.most_blocks(routes, n_experts) <= 65535, "{rows} rows");
-                let (layout, bytes) = ScratchLayout::new(&experts, routes, 0);
+                let (layout, bytes) = ScratchLayout::new(&experts, &device(), routes, 0);
                 assert!(
                     method.blocks_bytes(routes, n_experts) as u64 <= layout.blocks.bytes,
                     "{rows} rows, {method:?}"
                 );
-                assert!(bytes <= scratch_bytes(&experts, rows), "{rows} rows");
-                assert!(scratch_bytes(&experts, rows) <= scratch_bytes(&experts, rows + 1), "{rows} rows");
+                assert!(bytes <= scratch_bytes(&experts, &device(), rows), "{rows} rows");
+                assert!(
+                    scratch_bytes(&experts, &device(), rows) <= scratch_bytes(&experts, &device(), rows + 1),
+                    "{rows} rows"
+                );
             }
         }
     }

@@ -35,7 +35,7 @@ Matrix matrix_of(uint o) {
 uint64_t run_of(uint o, uint index) {
     uint output_row = first_output + o % OWN_OUTPUTS;
     uint row = o < OWN_OUTPUTS ? tensor_row(slot, output_row) : second_row(slot, output_row);
-    return uint64_t(row) * RUNS + index;
+    return uint64_t(row) * RUNS_OF_ROW + index;
 }
 
 // Finds the routes of this workgroup; returns `false` if it has none.
@@ -62,8 +62,8 @@ void main() {
     uint group_output = spread_group() * TEAMS * OWN_OUTPUTS;
     first_output = group_output + team * OWN_OUTPUTS;
     if (group_output >= EXPERT_OUTPUTS || !find_routes()) return;
-    load_first(RUNS);
-    form_results(RUNS);
+    load_first(RUNS_OF_ROW);
+    form_results(RUNS_OF_ROW);
     for (uint i = lane; i < ROWS * OWN_OUTPUTS; i += LANES) {
         uint r = i / OWN_OUTPUTS;
         uint o = i % OWN_OUTPUTS;

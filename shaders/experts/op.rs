@@ -82,8 +82,8 @@ impl Op for Experts {
         tables
     }
 
-    fn gpu_scratch_bytes(&self, _: &DeviceLimits, rows: usize, _: usize) -> u64 {
-        gpu::scratch_bytes(self, rows)
+    fn gpu_scratch_bytes(&self, device: &DeviceLimits, rows: usize, _: usize) -> u64 {
+        gpu::scratch_bytes(self, device, rows)
     }
 
     fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {

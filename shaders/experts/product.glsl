@@ -29,7 +29,7 @@ const uint FUSED = 2;        // `matrix` is gate and `second` is up
 const uint UNGATED = 3;      // `matrix` is up, and there is no gate
 
 const uint MATRICES = GATE_ACTIVATION == FUSED ? 2 : 1;
-const uint RUNS = (COLUMNS + 31) / 32;
+const uint RUNS_OF_ROW = (COLUMNS + 31) / 32;
 
 layout(push_constant, scalar) uniform Push {
     Matrix matrix;
@@ -63,11 +63,11 @@ uint second_row(uint slot, uint output_row) {
 }
 
 Run load_weight(uint slot, uint output_row, uint index) {
-    return load_run(matrix, uint64_t(tensor_row(slot, output_row)) * RUNS + index);
+    return load_run(matrix, uint64_t(tensor_row(slot, output_row)) * RUNS_OF_ROW + index);
 }
 
 Run load_second(uint slot, uint output_row, uint index) {
-    return load_run(second, uint64_t(second_row(slot, output_row)) * RUNS + index);
+    return load_run(second, uint64_t(second_row(slot, output_row)) * RUNS_OF_ROW + index);
 }
 
 // Multiplies a product by the factor of its expert. `width` is the number of values of a slot in the table.

@@ -43,7 +43,7 @@ void main() {
     barrier();
     slot = slot_of(routes, own_routes[0], head.x);
     float sums[LANE_RESULTS];
-    form_tile(RUNS, sums);
+    form_tile(RUNS_OF_ROW, sums);
     [[unroll]] for (uint r = 0; r < LANE_ROWS; r++) {
         [[unroll]] for (uint o = 0; o < LANE_OWN_OUTPUTS; o++) {
             uint output_row = first_output + tile_output(o);

@@ -25,7 +25,13 @@ macro_rules! modules {
             /// [`DeviceLimits::subgroup_size`](super::DeviceLimits).
             #[must_use]
             pub fn needs_whole_subgroups(self) -> bool {
-                matches!(self, Module::MatmulCooperative | Module::MatmulFewRows | Module::AttentionAttendMatrices)
+                matches!(
+                    self,
+                    Module::MatmulCooperative
+                        | Module::MatmulFewRows
+                        | Module::ExpertsCooperative
+                        | Module::AttentionAttendMatrices
+                )
             }
 
             /// Its SPIR-V: little-endian words.

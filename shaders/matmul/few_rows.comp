@@ -39,6 +39,9 @@ const uint MATRICES_DOWN = TILE_ROWS / M;
 const uint MATRICES_ACROSS = SUBGROUP_OUTPUTS / N;
 const uint MATRICES_DEEP = 32 / K;
 
+// Steps of K columns that are unrolled. A software device compiles many of them for minutes.
+const uint STEPS_UNROLLED = MATRICES_DEEP > 1 ? 4 : 2;
+
 // In units of eight float16 values or four float32 values. An odd stride keeps the rows of a matrix in different banks.
 const uint RUN_OCTETS = 4;
 // Runs of a step: of 4 bits, two runs have the smallest number of bytes that memory delivers.
@@ -148,22 +151,25 @@ void main() {
             stage(part, first_run, next[ahead]);
             subgroupBarrier();
             if (first_run + AHEAD * RUNS < end) load_next(first_run + AHEAD * RUNS, next[ahead]);
-            [[unroll]] for (uint k = 0; k < RUNS * MATRICES_DEEP; k++) {
-                // Blocks have memory for all of their rows; the results of rows past the last are not stored.
-                coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> of_rows[MATRICES_DOWN];
-                uint run = min(first_run + k / MATRICES_DEEP, runs - 1);
-                uint octet = k % MATRICES_DEEP * K / 8;
-                [[unroll]] for (uint r = 0; r < MATRICES_DOWN; r++) {
-                    WordQuads matrix = WordQuads(run_of_halves(x, first.x + r * M, run, runs));
-                    coopMatLoad(of_rows[r], matrix.at, octet, RUN_OCTETS, gl_CooperativeMatrixLayoutRowMajor);
-                }
-                [[unroll]] for (uint o = 0; o < MATRICES_ACROSS; o++) {
-                    coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB> of_outputs;
-                    uint corner = part + o * N * STRIDE + k * K / 8;
-                    coopMatLoad(of_outputs, parts, corner, STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
+            for (uint first_k = 0; first_k < RUNS * MATRICES_DEEP; first_k += STEPS_UNROLLED) {
+                [[unroll]] for (uint s = 0; s < STEPS_UNROLLED; s++) {
+                    uint k = first_k + s;
+                    // Blocks have memory for all of their rows; the results of rows past the last are not stored.
+                    coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> of_rows[MATRICES_DOWN];
+                    uint run = min(first_run + k / MATRICES_DEEP, runs - 1);
+                    uint octet = k % MATRICES_DEEP * K / 8;
                     [[unroll]] for (uint r = 0; r < MATRICES_DOWN; r++) {
-                        uint i = r * MATRICES_ACROSS + o;
-                        sums[i] = coopMatMulAdd(of_rows[r], of_outputs, sums[i]);
+                        WordQuads matrix = WordQuads(run_of_halves(x, first.x + r * M, run, runs));
+                        coopMatLoad(of_rows[r], matrix.at, octet, RUN_OCTETS, gl_CooperativeMatrixLayoutRowMajor);
+                    }
+                    [[unroll]] for (uint o = 0; o < MATRICES_ACROSS; o++) {
+                        coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB> of_outputs;
+                        uint corner = part + o * N * STRIDE + k * K / 8;
+                        coopMatLoad(of_outputs, parts, corner, STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
+                        [[unroll]] for (uint r = 0; r < MATRICES_DOWN; r++) {
+                            uint i = r * MATRICES_ACROSS + o;
+                            sums[i] = coopMatMulAdd(of_rows[r], of_outputs, sums[i]);
+                        }
                     }
                 }
             }

@@ -58,12 +58,12 @@ use crate::op::Op;
 use crate::quant::Format;
 use crate::weight::Weight;
 
-/// A tile of `tile.glsl` or `cooperative.comp`.
+/// A tile of `tile.glsl` or `cooperative.glsl`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tile {
     pub rows: usize,
     pub outputs: usize,
-    /// The part that one invocation (`tile.glsl`) or one subgroup (`cooperative.comp`) computes.
+    /// The part that one invocation (`tile.glsl`) or one subgroup (`cooperative.glsl`) computes.
     part_rows: usize,
     part_outputs: usize,
     /// Runs of columns in shared memory at a time.
@@ -83,7 +83,7 @@ const TILES: [Tile; 5] = [
     tile(16, 64, 4, 4, 1),
 ];
 
-/// The tiles of `cooperative.comp`, the largest first. Their parts are whole matrices of every shape that
+/// The tiles of `cooperative.glsl`, the largest first. Their parts are whole matrices of every shape that
 /// [`cooperative_shape_fits`] accepts.
 const COOPERATIVE_TILES: [Tile; 4] =
     [tile(128, 128, 64, 64, 1), tile(64, 64, 32, 32, 2), tile(32, 32, 32, 16, 4), tile(16, 64, 16, 16, 2)];
@@ -136,7 +136,23 @@ impl Tile {
         Tile::choose(&TILES, fits, size, products, device.busy_groups())
     }
 
-    /// The numbers of rows of the float32 tiles.
+    /// The same for `cooperative.glsl`, with the shape of the matrices; `None` if the device has none.
+    pub fn in_halves(
+        device: &DeviceLimits,
+        size: (usize, usize),
+        products: usize,
+        row_bytes: usize,
+    ) -> Option<(Tile, [u32; 3])> {
+        let shape = device.cooperative_matrix.filter(|shape| cooperative_shape_fits(*shape))?;
+        let fits = |tile: Tile| {
+            tile.parts() * device.subgroup_size as usize <= device.max_workgroup_size as usize
+                && tile.shared_bytes(2) + tile.rows * row_bytes <= device.shared_memory_bytes as usize
+        };
+        let tile = Tile::choose(&COOPERATIVE_TILES, fits, size, products, device.busy_groups())?;
+        Some((tile, shape))
+    }
+
+    /// The numbers of rows of the float32 tiles. Those of float16 tiles are among them.
     pub fn heights() -> impl Iterator<Item = usize> {
         TILES.iter().map(|tile| tile.rows)
     }
@@ -144,6 +160,21 @@ impl Tile {
     /// The specialization constants of `tile.glsl`.
     pub fn constants(self) -> [(u32, usize); 5] {
         [(0, self.parts()), (1, self.rows), (2, self.outputs), (4, self.part_rows), (5, self.part_outputs)]
+    }
+
+    /// The specialization constants of `cooperative.glsl`.
+    pub fn constants_in_halves(self, device: &DeviceLimits, [m, n, k]: [u32; 3]) -> [(u32, usize); 9] {
+        [
+            (0, self.parts() * device.subgroup_size as usize),
+            (1, self.rows),
+            (2, self.outputs),
+            (4, self.part_rows),
+            (5, self.part_outputs),
+            (6, m as usize),
+            (7, n as usize),
+            (8, k as usize),
+            (9, self.runs),
+        ]
     }
 }
 
@@ -214,7 +245,7 @@ pub(super) fn scratch_bytes(linear: &Linear, device: &DeviceLimits, rows: usize)
 }
 
 /// Bytes of the blocks of `rows` rows: whole runs in float16, and a float32 for each row.
-fn halves_bytes(rows: usize, columns: usize) -> u64 {
+pub(crate) fn halves_bytes(rows: usize, columns: usize) -> u64 {
     let row_bytes = columns.next_multiple_of(RUN_COLUMNS) * 2 + size_of::<f32>();
     (rows.next_multiple_of(BLOCK_ROWS) * row_bytes) as u64
 }
@@ -349,21 +380,44 @@ pub(super) fn dispatch_of_heads(weight: &Weight, heads: usize, args: &GpuArgs<'_
 
 /// Rounds the input to float16 and stores it in the scratch memory.
 fn halves(args: &GpuArgs<'_>) -> Dispatch {
-    let input = args.inputs[0];
-    let push = Push::new()
-        .address(input.region.address)
-        .address(args.scratch.address)
-        .address(args.step)
-        .word(args.rows.kind())
-        .size(input.width);
-    let whole_runs = input.width.is_multiple_of(RUN_COLUMNS);
-    Dispatch {
-        module: Module::MatmulHalves,
-        constants: vec![(0, word(halves_lanes(args.device, input.width))), (3, u32::from(whole_runs))],
-        push,
-        groups: groups([1, args.rows.most(), 1]),
-        reads: vec![input.region],
-        writes: vec![input_as_halves(args)],
+    let rows = args.rows.most();
+    Rounded { values: args.inputs[0], halves: input_as_halves(args), first_row: 0, each: 1, rows }.dispatch(args)
+}
+
+/// Rows that products in float16 matrices read.
+pub(crate) struct Rounded {
+    /// The rows in float32.
+    pub values: DeviceValue,
+    /// The rows as `halves.comp` stores them; see [`halves_bytes`].
+    pub halves: Region,
+    /// The row of the step to which the first of them belongs.
+    pub first_row: usize,
+    /// Rows for each row of the step.
+    pub each: usize,
+    /// The maximum number of rows.
+    pub rows: usize,
+}
+
+impl Rounded {
+    pub fn dispatch(&self, args: &GpuArgs<'_>) -> Dispatch {
+        let width = self.values.width;
+        let push = Push::new()
+            .address(self.values.region.address)
+            .address(self.halves.address)
+            .address(args.step)
+            .word(args.rows.kind())
+            .size(width)
+            .size(self.first_row);
+        let whole_runs = width.is_multiple_of(RUN_COLUMNS);
+        let lanes = word(halves_lanes(args.device, width));
+        Dispatch {
+            module: Module::MatmulHalves,
+            constants: vec![(0, lanes), (3, u32::from(whole_runs)), (4, word(self.each))],
+            push,
+            groups: groups([1, self.rows, 1]),
+            reads: vec![self.values.region],
+            writes: vec![self.halves],
+        }
     }
 }
 
@@ -436,18 +490,8 @@ impl Product<'_> {
         self.dispatch_of(args, Module::MatmulTile, self.input.region, &constants, groups)
     }
 
-    fn cooperative(&self, args: &GpuArgs<'_>, tile: Tile, [m, n, k]: [u32; 3]) -> Dispatch {
-        let constants = [
-            (0, tile.parts() * args.device.subgroup_size as usize),
-            (1, tile.rows),
-            (2, tile.outputs),
-            (4, tile.part_rows),
-            (5, tile.part_outputs),
-            (6, m as usize),
-            (7, n as usize),
-            (8, k as usize),
-            (9, tile.runs),
-        ];
+    fn cooperative(&self, args: &GpuArgs<'_>, tile: Tile, shape: [u32; 3]) -> Dispatch {
+        let constants = tile.constants_in_halves(args.device, shape);
         let groups = self.tiles(args, tile);
         self.dispatch_of(args, Module::MatmulCooperative, input_as_halves(args), &constants, groups)
     }
@@ -576,6 +620,8 @@ mod tests {
         }
         for tile in COOPERATIVE_TILES {
             assert!(tile.part_rows.is_multiple_of(16) && tile.part_outputs.is_multiple_of(16), "{tile:?}");
+            // Results of gate are stored together with those of up, which other subgroups compute.
+            assert!((tile.outputs / tile.part_outputs).is_multiple_of(2), "{tile:?}");
             // Each subgroup stores its results through a matrix of 16 x 16 floats in shared memory.
             assert!(tile.parts() * 16 * 16 * 4 <= tile.shared_bytes(2), "{tile:?}");
         }

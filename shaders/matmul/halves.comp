@@ -12,17 +12,20 @@
 #include "halves.glsl"
 #include "input.glsl"
 
+layout(constant_id = 4) const uint EACH = 1; // rows of x for each row of the step
+
 layout(push_constant, scalar) uniform Push {
     uint64_t x;
     uint64_t halves;
     Step step;
     uint row_kind;
     uint columns;
+    uint first_row;        // of the step
 };
 
 void main() {
     uint row = gl_WorkGroupID.y;
-    if (row >= count_rows(step, row_kind)) return;
+    if (first_row + row / EACH >= count_rows(step, row_kind)) return;
     uint runs = (columns + 31) / 32;
     uint lane = gl_LocalInvocationID.x;
 

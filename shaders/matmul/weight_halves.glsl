@@ -1,7 +1,7 @@
 // Weights as float16, in the order of the columns of `halves.glsl`.
 
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
-#include "halves.glsl"
+#include <matmul/halves.glsl>
 
 // Small integers are decoded in float16, two at a time, as multiples of 1/16: float16 has fewer bits for numbers below 2^-14, which
 // scales often are, and no weight of a model is as large as 4096.

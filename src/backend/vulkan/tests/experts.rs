@@ -12,7 +12,8 @@ use cuelight_shaders::op::Op;
 use cuelight_shaders::quant::{Format, random};
 
 use super::one_op::{OneOp, bits};
-use super::{assert_clean, shared_device};
+use super::{assert_clean, device_with_matrices, shared_device};
+use crate::backend::vulkan::Device;
 
 /// Experts of shape [intermediate, hidden], of which each row uses `top_k`.
 fn experts(format: Format, n_experts: usize, top_k: usize, [intermediate, hidden]: [usize; 2]) -> Experts {
@@ -97,40 +98,56 @@ fn a_row_of_experts_has_the_same_bits_in_a_batch_of_any_size() {
     assert_clean(&device);
 }
 
-/// Compares the results of tiles, whose inputs are float32, with those of rows computed separately, whose inputs have 15 bits. Returns the shaders that ran; `None` if there is no
-/// device.
-fn check_tiles(n_experts: usize, top_k: usize, shape: [usize; 2], counts: &[usize]) -> Option<HashSet<Module>> {
-    let device = shared_device()?;
+/// Compares the results of tiles with those of rows computed separately, whose inputs have 15 bits. The inputs of tiles have float32,
+/// or float16 with `matrices`. Returns the shaders that ran.
+fn check_tiles(
+    device: &Arc<Device>,
+    matrices: bool,
+    (n_experts, top_k): (usize, usize),
+    shape: [usize; 2],
+    counts: &[usize],
+) -> HashSet<Module> {
     let experts = experts(Format::Q4_0, n_experts, top_k, shape);
     let rows = Rows::skewed(&experts, *counts.iter().max().unwrap());
+    let tolerance = if matrices { 4e-3 } else { 1e-3 };
     let mut ran = HashSet::new();
     for &count in counts {
         let rows = rows.last(count);
         let run = |deterministic| {
-            let mut op = OneOp::new(&device, &experts, None).unwrap();
+            let mut op = OneOp::new(device, &experts, None).unwrap();
             op.deterministic = deterministic;
+            op.limits.cooperative_matrix = op.limits.cooperative_matrix.filter(|_| matrices);
             (rows.run(&op), op.ran.take())
         };
         let ((expected, _), (found, modules)) = (run(true), run(false));
         let usual = (expected.iter().map(|y| y * y).sum::<f32>() / expected.len() as f32).sqrt();
         let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(worst <= 1e-3 * usual, "{count} rows: a difference of {worst} where typical values are {usual}");
+        assert!(worst <= tolerance * usual, "{count} rows: a difference of {worst} where typical values are {usual}");
         ran.extend(modules);
     }
-    assert_clean(&device);
-    Some(ran)
+    assert_clean(device);
+    ran
+}
+
+/// The same in float32, and in float16 matrices if the device has them.
+fn check_both_tiles(experts: (usize, usize), shape: [usize; 2], counts: &[usize]) {
+    if let Some(device) = shared_device() {
+        assert!(check_tiles(&device, false, experts, shape, counts).contains(&Module::ExpertsTile));
+    }
+    if let Some(device) = device_with_matrices() {
+        assert!(check_tiles(&device, true, experts, shape, counts).contains(&Module::ExpertsCooperative));
+    }
 }
 
 #[test]
 fn tiles_of_every_height_match_rows_computed_separately() {
     // Enough experts and outputs for many tiles of each height.
-    let Some(ran) = check_tiles(16, 8, [512, 512], &[20, 70, 140, 280]) else { return };
-    assert!(ran.contains(&Module::ExpertsTile));
+    check_both_tiles((16, 8), [512, 512], &[20, 70, 140, 280]);
 }
 
 #[test]
 fn a_step_that_needs_several_passes_computes_all_rows() {
-    check_tiles(16, 8, [32, 32], &[4000]);
+    check_both_tiles((16, 8), [32, 32], &[4000]);
 }
 
 #[test]
