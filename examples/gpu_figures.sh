@@ -3,7 +3,7 @@
 #
 #   examples/gpu_figures.sh [FOLDER]
 #
-# Writes into FOLDER (gpu-figures): devices.txt and .json, tests.txt, and a table for each model and test. Needs no Rust, only a
+# Writes into FOLDER (gpu-figures): devices.txt and .json, tests.txt, ops.md, and a table for each model and test. Needs no Rust, only a
 # stripped release binary and a Vulkan driver with its loader. docs/perf/gpu.md describes how to install both on a bare machine,
 # and what the figures are compared with.
 #

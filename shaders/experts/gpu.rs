@@ -34,7 +34,8 @@
 //!
 //! # Scratch memory
 //!
-//! For each route, its activated hidden layer and its result are stored in float32. Many rows are computed in chunks.
+//! For each route, its activated hidden layer and its result are stored in float32. Inputs of matrices are stored in float16,
+//! too. Many rows are computed in chunks.
 
 use super::adapted::{Adapted, RoutedInput};
 use super::{ExpertActivation, ExpertMatrix, Experts, RouteWeighting};

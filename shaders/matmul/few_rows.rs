@@ -31,7 +31,7 @@ impl FewRows {
     /// The most subgroups of a workgroup.
     const MOST_SUBGROUPS: usize = 8;
 
-    /// Runs of an output in a step.
+    /// Runs of an output in a step, as in `few_rows.comp`.
     const RUNS: usize = 2;
 
     /// Outputs of a subgroup: two matrices or more of every shape that `cooperative_shape_fits` accepts.

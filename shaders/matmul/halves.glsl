@@ -21,8 +21,8 @@ Floats divisor_of_halves(uint64_t halves, uint row, uint runs) {
     return Floats(block_of_halves(halves, row, runs) + runs * BLOCK_RUN_BYTES + row % BLOCK_ROWS * 4);
 }
 
-// Eight columns, rounded. Of each quad the first and third are next to each other, and the second and fourth, because so codes of a
-// byte are decoded with the fewest instructions. The sum of the products is the same in any order of the columns.
+// Eight columns, rounded. Of each quad the first and third are next to each other, and the second and fourth: in this order
+// codes of a byte are decoded with the fewest instructions. Weights have the same order, so the products are the same.
 uvec4 pack_columns(vec4 first, vec4 second) {
     return pack_halves(first.xzyw, second.xzyw);
 }

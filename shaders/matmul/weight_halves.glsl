@@ -4,7 +4,7 @@
 #include <matmul/halves.glsl>
 
 // Small integers are decoded in float16, two at a time, as multiples of 1/16: float16 has fewer bits for numbers below 2^-14, which
-// scales often are, and no weight of a model is as large as 4096.
+// scales often are. Weights of models do not use the numbers from 4096 on, which become infinite.
 const bool SMALL_INTEGERS = BITS < 16 && CELL_LEN == 0 && FLOAT_CODES == 0 && !CODEBOOK;
 const float WEIGHT_UNIT = SMALL_INTEGERS ? 1.0 / 16.0 : 1.0;
 

@@ -9,7 +9,7 @@ use super::buffer::{Buffer, BufferSlice};
 use super::device::Device;
 use super::error::VulkanError;
 
-// Constant expressions of flags: `|` of flags is none.
+// These flags are built from numbers, because `|` of flags is no constant expression.
 
 /// The stages of all commands that are recorded.
 const WORK: vk::PipelineStageFlags2 = vk::PipelineStageFlags2::from_raw(
