@@ -78,7 +78,7 @@ pub(super) fn attend(attention: &Attention, args: &mut CpuArgs<'_>) {
     };
     let selected = args.inputs.last().copied().filter(|_| selects.is_some());
     let (batch, query) = (args.batch, args.inputs[0]);
-    let view = View { attention, batch, query, selected, output: &output, partials: &partials, pieces };
+    let view = View { kernel, attention, batch, query, selected, output: &output, partials: &partials, pieces };
     // The rows and heads of a task.
     let share = |task: usize| {
         let (row_task, head_task) = (task / head_tasks, task % head_tasks);
@@ -91,7 +91,7 @@ pub(super) fn attend(attention: &Attention, args: &mut CpuArgs<'_>) {
         args.team.for_each(row_tasks * head_tasks, &|task| {
             let (rows, kv_head, heads) = share(task);
             view.for_each_sequence(rows, |rows| {
-                whole(kernel, &view, &view.queries(args.kv, rows, kv_head, heads.clone()));
+                whole(&view, &view.queries(args.kv, rows, kv_head, heads.clone()));
             });
         });
         return;
@@ -99,7 +99,7 @@ pub(super) fn attend(attention: &Attention, args: &mut CpuArgs<'_>) {
     args.team.for_each(row_tasks * head_tasks * pieces, &|task| {
         let (rows, kv_head, heads) = share(task / pieces);
         view.for_each_sequence(rows, |rows| {
-            piece(kernel, &view, &view.queries(args.kv, rows, kv_head, heads.clone()), task % pieces);
+            piece(&view, &view.queries(args.kv, rows, kv_head, heads.clone()), task % pieces);
         });
     });
     args.team.for_each(row_tasks * head_tasks, &|task| {
@@ -108,11 +108,12 @@ pub(super) fn attend(attention: &Attention, args: &mut CpuArgs<'_>) {
     });
 }
 
-type Whole = fn(Kernel, &View<'_>, &Queries<'_>);
-type Piece = fn(Kernel, &View<'_>, &Queries<'_>, usize);
+type Whole = fn(&View<'_>, &Queries<'_>);
+type Piece = fn(&View<'_>, &Queries<'_>, usize);
 
 /// What all tasks share.
 struct View<'a> {
+    kernel: Kernel,
     attention: &'a Attention,
     batch: Batch<'a>,
     /// [rows, n_heads * key_dim]
@@ -142,6 +143,7 @@ impl<'a> View<'a> {
         let is_canvas = self.batch.is_canvas(rows.start);
         let sees_later = self.attention.sees_later || is_canvas;
         Queries {
+            kernel: self.kernel,
             attention: self.attention,
             layer: kv.layer(self.attention.layer),
             block_table: self.batch.block_tables[self.batch.sequences[rows.start] as usize],
@@ -277,7 +279,7 @@ impl<T> Scratch<T> {
 const SHORT_HEAD_DIM: usize = 128;
 
 /// Computes the queries over their whole context, piece by piece. `HEAD_DIM` is the maximum length of a head.
-fn whole<const HEAD_DIM: usize>(kernel: Kernel, view: &View<'_>, queries: &Queries<'_>) {
+fn whole<const HEAD_DIM: usize>(view: &View<'_>, queries: &Queries<'_>) {
     let len = partial_len(view.attention);
     let (mut partials, mut totals) = (Partials::<HEAD_DIM>::new(), Partials::<HEAD_DIM>::new());
     let mut upconverted = Scratch::<[[f32; HEAD_DIM]; UPCONVERTED]>::new();
@@ -285,14 +287,14 @@ fn whole<const HEAD_DIM: usize>(kernel: Kernel, view: &View<'_>, queries: &Queri
     let totals = totals.zeros(queries.len() * len);
     for piece in pieces_seen(queries) {
         let partials = partials.zeros(queries.len() * len);
-        gather(kernel, queries, piece_positions(piece), partials, upconverted);
+        gather(queries.kernel, queries, piece_positions(piece), partials, upconverted);
         totals.chunks_exact_mut(len).zip(partials.chunks_exact(len)).for_each(|(total, partial)| merge(total, partial));
     }
     totals.chunks_exact(len).enumerate().for_each(|(index, total)| view.finish(queries, index, total));
 }
 
 /// Computes the partials of the queries for one piece.
-fn piece<const HEAD_DIM: usize>(kernel: Kernel, view: &View<'_>, queries: &Queries<'_>, piece: usize) {
+fn piece<const HEAD_DIM: usize>(view: &View<'_>, queries: &Queries<'_>, piece: usize) {
     if !pieces_seen(queries).contains(&piece) {
         return;
     }
@@ -300,7 +302,7 @@ fn piece<const HEAD_DIM: usize>(kernel: Kernel, view: &View<'_>, queries: &Queri
     let (mut partials, mut upconverted) =
         (Partials::<HEAD_DIM>::new(), Scratch::<[[f32; HEAD_DIM]; UPCONVERTED]>::new());
     let partials = partials.zeros(queries.len() * len);
-    gather(kernel, queries, piece_positions(piece), partials, upconverted.zeros(queries.upconverted_len()));
+    gather(queries.kernel, queries, piece_positions(piece), partials, upconverted.zeros(queries.upconverted_len()));
     for (index, partial) in partials.chunks_exact(len).enumerate() {
         // SAFETY: the task owns the partials of its queries for this piece.
         let out = unsafe { view.partials.slice(view.partials_of(queries, index) + piece * len, len) };

@@ -11,6 +11,7 @@
 use std::ops::Range;
 
 use super::Attention;
+use crate::cpu::Kernel;
 use crate::kv::{BLOCK_TOKENS, KvShape, Layer, PlainHead, SCALE_GROUP, Storage, Store, StoredHead};
 use crate::per_vector;
 use crate::softcap::softcap;
@@ -36,6 +37,7 @@ pub(super) const WEIGHT: usize = LANES + 1;
 
 /// Some rows at consecutive positions of one sequence, and some query heads of one KV head.
 pub(super) struct Queries<'a> {
+    pub kernel: Kernel,
     pub attention: &'a Attention,
     pub layer: &'a Layer,
     pub block_table: &'a [u32],
@@ -152,7 +154,7 @@ unsafe fn gather_stored<V: Vector, S: Storage, const UPCONVERT: bool>(
             // SAFETY: the caller fulfils the same conditions.
             unsafe {
                 let heads = collect::<V, S::Head>(&head, selected, &queries.attention.kv, upconverted);
-                tiles::<V, _, true>(queries, &heads[..selected.len().div_ceil(BLOCK_TOKENS)], start, partials);
+                plain_tiles(queries.kernel, queries, &heads[..selected.len().div_ceil(BLOCK_TOKENS)], start, partials);
             }
         }
         add_up_weights(partials, len);
@@ -172,9 +174,9 @@ unsafe fn gather_stored<V: Vector, S: Storage, const UPCONVERT: bool>(
             let in_keys = queries.attention.kv.values_in_keys;
             if in_keys || (UPCONVERT && queries.len() > UPCONVERT_ABOVE) {
                 let heads = upconvert::<V, S::Head>(&heads[..blocks], &queries.attention.kv, upconverted);
-                tiles::<V, _, false>(queries, &heads[..blocks], start, partials);
+                plain_tiles(queries.kernel, queries, &heads[..blocks], start, partials);
             } else {
-                tiles::<V, _, true>(queries, &heads[..blocks], start, partials);
+                tiles::<V>(queries, &heads[..blocks], start, partials);
             }
         }
     }
@@ -329,18 +331,17 @@ unsafe fn transpose(keys: *const f32, values: *mut f32, dims: usize, stride: usi
     }
 }
 
-/// Adds a span that starts at position `start` to the partials of all queries. With `FEW`, tiles of every size are
-/// used.
+per_vector! {
+    /// [`tiles`] of a span in single precision, compiled once for all ways to store keys and values. The span must be valid.
+    fn plain_tiles = tiles(queries: &Queries<'_>, span: &[PlainHead<f32>], start: usize, partials: &mut [f32])
+}
+
+/// Adds a span that starts at position `start` to the partials of all queries.
 ///
 /// # Safety
 /// As [`gather_vectors`].
 #[inline(always)]
-unsafe fn tiles<V: Vector, H: StoredHead, const FEW: bool>(
-    queries: &Queries<'_>,
-    span: &[H],
-    start: usize,
-    partials: &mut [f32],
-) {
+unsafe fn tiles<V: Vector>(queries: &Queries<'_>, span: &[impl StoredHead], start: usize, partials: &mut [f32]) {
     // Rows before the span do not see it, nor do rows whose window starts after it.
     let len = span.len() * BLOCK_TOKENS;
     let sees = |index: &usize| !queries.visible_in(*index, start, len).is_empty();
@@ -351,10 +352,10 @@ unsafe fn tiles<V: Vector, H: StoredHead, const FEW: bool>(
         // SAFETY: the caller fulfils the same conditions.
         index += unsafe {
             match end - index {
-                4.. => tile::<V, H, 4>(queries, index, span, start, partials),
-                3 if FEW => tile::<V, H, 3>(queries, index, span, start, partials),
-                2 if FEW => tile::<V, H, 2>(queries, index, span, start, partials),
-                _ => tile::<V, H, 1>(queries, index, span, start, partials),
+                4.. => tile::<V, _, 4>(queries, index, span, start, partials),
+                3 => tile::<V, _, 3>(queries, index, span, start, partials),
+                2 => tile::<V, _, 2>(queries, index, span, start, partials),
+                _ => tile::<V, _, 1>(queries, index, span, start, partials),
             }
         };
     }

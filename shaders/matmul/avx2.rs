@@ -88,6 +88,11 @@ pub(super) fn run_few<F: BlockFormat>(task: &Task<'_>) {
     for first in task.outputs.clone().step_by(RUN_OUTPUTS) {
         let outputs = first..task.outputs.end.min(first + RUN_OUTPUTS);
         for row in (0..task.rows).step_by(RUN_ROWS) {
+            // With `const` the other functions are not compiled for formats that do not need them.
+            if const { few_rows::<F>() == 1 } {
+                results_of_rows::<F, 1>(task, row, outputs.clone());
+                continue;
+            }
             match task.rows - row {
                 1 => results_of_rows::<F, 1>(task, row, outputs.clone()),
                 2 => results_of_rows::<F, 2>(task, row, outputs.clone()),

@@ -18,6 +18,7 @@ use super::packed::QUADS;
 use super::quads::{self, QuadRegisters};
 use super::registers::Registers;
 use super::rows;
+use super::terms::{Terms, Work};
 use crate::cpu::ActivationBits;
 use crate::matmul::Task;
 use crate::quant::BlockFormat;
@@ -57,6 +58,28 @@ pub(in crate::matmul) unsafe fn run_vnni<F: BlockFormat>(task: &Task<'_>) {
     unsafe { rows::run::<Ymm<true>, F>(task) }
 }
 
+/// Implements [`Registers::call`].
+///
+/// # Safety
+/// As [`run`].
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline(never)]
+unsafe fn call<T: Terms>(work: impl Work) {
+    // SAFETY: this function enables the CPU features.
+    unsafe { work.run::<T>() }
+}
+
+/// Implements [`Registers::call`].
+///
+/// # Safety
+/// As [`run_vnni`].
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+#[inline(never)]
+unsafe fn call_vnni<T: Terms>(work: impl Work) {
+    // SAFETY: this function enables the CPU features.
+    unsafe { work.run::<T>() }
+}
+
 // SAFETY (of every block below): the caller guarantees the CPU features and the validity of the pointers, as the trait
 // requires.
 #[allow(clippy::undocumented_unsafe_blocks)]
@@ -66,6 +89,11 @@ impl<const VNNI: bool> Registers for Ymm<VNNI> {
     const TILE_ROWS: usize = 4;
     type Integers = __m256i;
     type Floats = __m256;
+
+    #[inline(always)]
+    unsafe fn call<T: Terms>(work: impl Work) {
+        unsafe { if VNNI { call_vnni::<T>(work) } else { call::<T>(work) } }
+    }
 
     #[inline(always)]
     unsafe fn zero() -> __m256i {

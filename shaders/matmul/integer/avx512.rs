@@ -11,6 +11,7 @@ use std::arch::x86_64::{
     _mm512_slli_epi32, _mm512_sllv_epi32, _mm512_srl_epi32, _mm512_srli_epi16, _mm512_storeu_ps, _mm512_sub_epi32,
     _mm512_ternarylogic_epi32, _mm512_test_epi8_mask,
 };
+use std::ops::Range;
 
 use super::activations::Block;
 use super::avx2::copies_of_byte;
@@ -18,6 +19,7 @@ use super::packed::QUADS;
 use super::quads::{self, QuadRegisters};
 use super::registers::Registers;
 use super::rows;
+use super::terms::{Terms, Work};
 use crate::cpu::ActivationBits;
 use crate::matmul::Task;
 use crate::quant::BlockFormat;
@@ -33,7 +35,17 @@ pub(super) struct Zmm;
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(in crate::matmul) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
     // SAFETY: this function enables the CPU features.
-    unsafe { rows::run::<Zmm, F>(task) }
+    unsafe { run_rows::<F>(task, 0..task.packed().1.rows()) }
+}
+
+/// Computes some rows of the task. The first row must start a panel.
+///
+/// # Safety
+/// As [`run`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) unsafe fn run_rows<F: BlockFormat>(task: &Task<'_>, rows: Range<usize>) {
+    // SAFETY: this function enables the CPU features.
+    unsafe { rows::run_rows::<Zmm, F>(task, rows) }
 }
 
 // SAFETY (of every block below): the caller guarantees the CPU features and the validity of the pointers, as the trait
@@ -45,6 +57,12 @@ impl Registers for Zmm {
     const TILE_ROWS: usize = 8;
     type Integers = __m512i;
     type Floats = __m512;
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
+    #[inline(never)]
+    unsafe fn call<T: Terms>(work: impl Work) {
+        unsafe { work.run::<T>() }
+    }
 
     #[inline(always)]
     unsafe fn zero() -> __m512i {

@@ -7,6 +7,8 @@
 //! - `avx512`, `avx2`, `neon`: the instruction sets
 //! - `quads`: the dot products of instruction sets that multiply one quad at a time
 //! - `grid`: how the operands of a format with a grid are unpacked
+//! - `products`: the products of unpacked codes, and their scaling
+//! - `terms`: what products depend on; formats with equal terms share compiled loops
 //! - `tile`: the loop that computes the products of a few rows, for every format and instruction set
 //! - `span`: the loop for many rows, which share unpacked weights
 //! - `rows`: the choice between these two
@@ -34,9 +36,11 @@ mod grid;
 pub mod neon;
 pub mod packed;
 mod planes;
+mod products;
 #[cfg(target_arch = "x86_64")]
 mod quads;
 pub mod registers;
 mod rows;
 mod span;
+mod terms;
 mod tile;

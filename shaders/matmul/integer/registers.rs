@@ -2,11 +2,12 @@
 
 use super::activations::Block;
 use super::packed::QUADS;
+use super::terms::{Terms, Work};
 use crate::cpu::ActivationBits;
 
 /// A register with one lane per output, of 32-bit integers or float32.
 ///
-/// Safety: every function must be inlined into a function that is compiled for the instruction set, and the CPU must
+/// Safety: every function but `call` must be inlined into a function that is compiled for the instruction set, and the CPU must
 /// support it. Pointers must be valid for the bytes that are read or written; they need no alignment.
 #[allow(clippy::missing_safety_doc)]
 pub trait Registers {
@@ -20,6 +21,9 @@ pub trait Registers {
     type Integers: Copy;
     /// Float32.
     type Floats: Copy;
+
+    /// Runs the work in a function of its own, which is compiled for the instruction set.
+    unsafe fn call<T: Terms>(work: impl Work);
 
     /// Zeros.
     unsafe fn zero() -> Self::Integers;

@@ -28,7 +28,8 @@ pub(super) unsafe fn run<R: Registers, F: BlockFormat>(task: &Task<'_>) {
 /// As [`run`].
 #[inline(always)]
 pub(super) unsafe fn run_rows<R: Registers, F: BlockFormat>(task: &Task<'_>, rows: Range<usize>) {
-    if F::INTEGERS.is_none() {
+    // With `const` nothing is compiled for formats without integers.
+    if const { F::INTEGERS.is_none() } {
         return;
     }
     let panels = task.packed().1;

@@ -4,8 +4,10 @@ use std::ops::Range;
 
 use super::activations::{BLOCK_LEN, PANEL_ROWS, Panel};
 use super::packed::{Packing, QUADS, STRIP_ROWS};
+use super::products::{Scales, add_products};
 use super::registers::Registers;
-use super::tile::{self, Scales, Units};
+use super::terms::{Of, Shared, Terms, Work};
+use super::tile::{self, Units};
 use crate::matmul::Task;
 use crate::quant::{BlockFormat, MAX_BLOCK_LEN};
 
@@ -24,6 +26,8 @@ struct Span<R: Registers> {
     scales: [Scales<R>; SPAN_RUNS],
     /// The runs of a strip that are unpacked.
     runs: Range<usize>,
+    /// The offset of the operands.
+    offset: u8,
 }
 
 /// Computes up to [`MOST_ROWS`] rows of the task. The first row must start a panel.
@@ -51,12 +55,49 @@ pub(super) unsafe fn run_rows<R: Registers, F: BlockFormat>(task: &Task<'_>, row
                 unsafe { span.unpack::<F>(strip, lane, blocks, ahead) };
                 for (panel_row, sums) in rows.clone().step_by(PANEL_ROWS).zip(sums.chunks_mut(PANEL_ROWS)) {
                     // SAFETY: as above.
-                    unsafe { span.add_panel::<F>(panels.panel(panel_row), lane, sums) };
+                    unsafe { share::<R, F>(AddPanel { span: &span, panel: panels.panel(panel_row), lane, sums }) };
                 }
             }
         }
         for (row, sums) in rows.clone().zip(&*sums) {
             task.finish(row, first, &sums[..outputs]);
+        }
+    }
+}
+
+/// [`Span::add_panel`], for the products of one panel.
+struct AddPanel<'a, R: Registers> {
+    span: &'a Span<R>,
+    panel: Panel<'a>,
+    lane: usize,
+    sums: &'a mut Sums,
+}
+
+impl<R: Registers> Work for AddPanel<'_, R> {
+    #[inline(always)]
+    unsafe fn run<T: Terms>(self) {
+        // SAFETY: the caller guarantees the CPU features.
+        unsafe { self.span.add_panel::<T>(self.panel, self.lane, self.sums) }
+    }
+}
+
+/// Runs work with the terms of format `F`, in a function that all formats with these terms share.
+///
+/// # Safety
+/// The CPU must support the instruction set of `R`.
+#[inline(always)]
+unsafe fn share<R: Registers, F: BlockFormat>(work: impl Work) {
+    // SAFETY: the caller guarantees the same.
+    unsafe {
+        match const { (Of::<F>::WIDE, Of::<F>::HALVES, Of::<F>::OFFSET, Of::<F>::ADDEND) } {
+            (false, false, true, false) => R::call::<Shared<false, false, true, false>>(work),
+            (false, false, false, true) => R::call::<Shared<false, false, false, true>>(work),
+            (false, false, true, true) => R::call::<Shared<false, false, true, true>>(work),
+            (false, true, true, false) => R::call::<Shared<false, true, true, false>>(work),
+            (false, true, false, true) => R::call::<Shared<false, true, false, true>>(work),
+            (true, false, true, false) => R::call::<Shared<true, false, true, false>>(work),
+            (true, false, true, true) => R::call::<Shared<true, false, true, true>>(work),
+            _ => unreachable!("no format has these terms"),
         }
     }
 }
@@ -70,6 +111,7 @@ impl<R: Registers> Span<R> {
                 operands: [[R::zero(); QUADS]; SPAN_RUNS],
                 scales: std::array::from_fn(|_| Scales::zero()),
                 runs: 0..0,
+                offset: 0,
             }
         }
     }
@@ -85,6 +127,7 @@ impl<R: Registers> Span<R> {
     ) {
         let runs = Packing::<F>::RUNS;
         self.runs = blocks.start * runs..blocks.end * runs;
+        self.offset = Packing::<F>::LAYOUT.offset;
         let strip = &strip[blocks.start * Packing::<F>::BYTES..blocks.end * Packing::<F>::BYTES];
         let places = self.operands.chunks_exact_mut(runs).zip(self.scales.chunks_exact_mut(runs));
         for (block, (operands, scales)) in strip.chunks_exact(Packing::<F>::BYTES).zip(places) {
@@ -103,7 +146,7 @@ impl<R: Registers> Span<R> {
 
     /// Adds the products of the span and the rows of a panel to their sums.
     #[inline(always)]
-    unsafe fn add_panel<F: BlockFormat>(&self, panel: Panel<'_>, lane: usize, sums: &mut Sums) {
+    unsafe fn add_panel<T: Terms>(&self, panel: Panel<'_>, lane: usize, sums: &mut Sums) {
         let mut row = 0;
         while row < panel.rows {
             let sums = &mut sums[row..];
@@ -111,13 +154,13 @@ impl<R: Registers> Span<R> {
             // SAFETY: the caller guarantees the CPU features.
             row += unsafe {
                 if R::TILE_ROWS >= 8 && remaining >= 8 {
-                    self.add_tile::<F, 8>(panel, row, lane, sums)
+                    self.add_tile::<T, 8>(panel, row, lane, sums)
                 } else if remaining >= 4 {
-                    self.add_tile::<F, 4>(panel, row, lane, sums)
+                    self.add_tile::<T, 4>(panel, row, lane, sums)
                 } else if remaining >= 2 {
-                    self.add_tile::<F, 2>(panel, row, lane, sums)
+                    self.add_tile::<T, 2>(panel, row, lane, sums)
                 } else {
-                    self.add_tile::<F, 1>(panel, row, lane, sums)
+                    self.add_tile::<T, 1>(panel, row, lane, sums)
                 }
             };
         }
@@ -125,7 +168,7 @@ impl<R: Registers> Span<R> {
 
     /// Adds the products of the span and rows `first_row..first_row + ROWS` of a panel; returns `ROWS`.
     #[inline(always)]
-    unsafe fn add_tile<F: BlockFormat, const ROWS: usize>(
+    unsafe fn add_tile<T: Terms, const ROWS: usize>(
         &self,
         panel: Panel<'_>,
         first_row: usize,
@@ -146,8 +189,9 @@ impl<R: Registers> Span<R> {
                 let (operands, scales) = (&self.operands[run], &self.scales[run]);
                 // This is not a loop over groups of four, because the compiler would keep the sums in memory.
                 let (first, second) = registers.split_at_mut(ROWS.min(4));
-                tile::add_products::<R, F>(first, operands, scales, activations, panel.bits);
-                tile::add_products::<R, F>(second, operands, scales, activations.wrapping_add(4), panel.bits);
+                add_products::<R, T>(first, operands, scales, activations, panel.bits, self.offset);
+                let activations_of_second = activations.wrapping_add(4);
+                add_products::<R, T>(second, operands, scales, activations_of_second, panel.bits, self.offset);
                 activations = activations.wrapping_add(panel.rows);
             }
             for (register, sums) in registers.into_iter().zip(sums) {

@@ -1,11 +1,12 @@
 //! The loop that multiplies a few rows with a strip of outputs, for every format and instruction set: the codes of 32 columns
 //! are unpacked into registers and multiplied with each row of a tile of up to eight rows.
 
-use super::activations::{Block, PANEL_ROWS, Panel};
+use super::activations::{PANEL_ROWS, Panel};
 use super::grid;
 use super::packed::{Packing, QUAD_BYTES, QUADS, STRIP_ROWS, planes};
+use super::products::{Scales, add_products};
 use super::registers::Registers;
-use crate::cpu::ActivationBits;
+use super::terms::Of;
 use crate::prefetch::prefetch;
 use crate::quant::BlockFormat;
 use crate::quant::integer::{Scale, Unit};
@@ -59,6 +60,7 @@ unsafe fn tile<R: Registers, F: BlockFormat, const ROWS: usize>(
     // SAFETY: the assertions above ensure that the strip has `blocks` packed blocks, that the panel has rows of as many
     // columns, and that the lanes are within the sixteen of the strip. The caller guarantees the CPU features.
     unsafe {
+        let offset = Packing::<F>::LAYOUT.offset;
         let mut sums = [R::splat(0.0); ROWS];
         let mut activations = panel.blocks.as_ptr().add(first_row);
         for block in 0..blocks {
@@ -70,8 +72,8 @@ unsafe fn tile<R: Registers, F: BlockFormat, const ROWS: usize>(
                 let codes = unpack::<R, F>(block, lane, run);
                 // This is not a loop over groups of four, because the compiler would keep the sums in memory.
                 let (first, second) = sums.split_at_mut(ROWS.min(4));
-                add_products::<R, F>(first, &codes, &scales, activations, panel.bits);
-                add_products::<R, F>(second, &codes, &scales, activations.wrapping_add(4), panel.bits);
+                add_products::<R, Of<F>>(first, &codes, &scales, activations, panel.bits, offset);
+                add_products::<R, Of<F>>(second, &codes, &scales, activations.wrapping_add(4), panel.bits, offset);
                 activations = activations.wrapping_add(panel.rows);
             }
         }
@@ -103,21 +105,6 @@ pub(super) fn prefetch_beyond<F: BlockFormat>(block: *const u8, run: usize, ahea
 pub(super) struct Units<R: Registers> {
     scale: R::Floats,
     minimum: R::Floats,
-}
-
-/// The scales and minima of 32 columns. With groups of 32 only the first of each is used.
-pub(super) struct Scales<R: Registers> {
-    scales: [R::Floats; 2],
-    minima: [R::Floats; 2],
-}
-
-impl<R: Registers> Scales<R> {
-    #[inline(always)]
-    pub(super) unsafe fn zero() -> Self {
-        // SAFETY: the caller guarantees the CPU features.
-        let zeros = unsafe { [R::splat(0.0); 2] };
-        Scales { scales: zeros, minima: zeros }
-    }
 }
 
 impl<R: Registers> Units<R> {
@@ -170,86 +157,6 @@ impl<R: Registers> Units<R> {
             }
         }
         scales
-    }
-}
-
-/// Adds the products of 32 columns to the sums of up to four rows, whose activations are consecutive.
-#[inline(always)]
-pub(super) unsafe fn add_products<R: Registers, F: BlockFormat>(
-    sums: &mut [R::Floats],
-    codes: &[R::Integers; QUADS],
-    scales: &Scales<R>,
-    activations: *const Block,
-    bits: ActivationBits,
-) {
-    let layout = Packing::<F>::LAYOUT;
-    let offset = if R::SIGNED_BYTES && layout.operand_bits() == 8 { layout.offset - 128 } else { layout.offset };
-    // SAFETY: the caller guarantees one row of activations for each sum, and the CPU features.
-    unsafe {
-        let mut dots = [[R::zero(); 2]; 4];
-        if layout.operand_bits() == 8 {
-            R::add_dots::<8>(&mut dots[..sums.len()], codes, activations, bits);
-        } else {
-            R::add_dots::<7>(&mut dots[..sums.len()], codes, activations, bits);
-        }
-        for (row, (sum, dots)) in sums.iter_mut().zip(dots).enumerate() {
-            let activations = &*activations.add(row);
-            let product = product::<R, F>(dots, scales, activations, offset);
-            *sum = R::multiply_add(product, R::splat(activations.scale), *sum);
-        }
-    }
-}
-
-/// The contribution of 32 columns to a result, without the scale of the activations. The arguments are the dot products
-/// of both halves with codes from which `offset` is not subtracted yet.
-#[inline(always)]
-pub(super) unsafe fn product<R: Registers, F: BlockFormat>(
-    [first, second]: [R::Integers; 2],
-    Scales { scales, minima }: &Scales<R>,
-    activations: &Block,
-    offset: u8,
-) -> R::Floats {
-    // SAFETY: the caller guarantees the CPU features.
-    unsafe {
-        if Packing::<F>::LAYOUT.group != 16 {
-            return scaled::<R, F>(R::add(first, second), activations.sum, offset, scales[0], minima[0], None);
-        }
-        let [first_sum, second_sum] = activations.half_sums;
-        let first = scaled::<R, F>(first, first_sum, offset, scales[0], minima[0], None);
-        scaled::<R, F>(second, second_sum, offset, scales[1], minima[1], Some(first))
-    }
-}
-
-/// `scale * (dot - offset * sum) + minimum * sum + addend`.
-#[inline(always)]
-unsafe fn scaled<R: Registers, F: BlockFormat>(
-    mut dot: R::Integers,
-    sum: i32,
-    offset: u8,
-    scale: R::Floats,
-    minimum: R::Floats,
-    addend: Option<R::Floats>,
-) -> R::Floats {
-    // SAFETY: the caller guarantees the CPU features.
-    unsafe {
-        let sums = R::splat_integer(sum);
-        // Offsets are powers of two, and a shift is cheaper than a multiplication.
-        dot = match offset {
-            0 => dot,
-            1 => R::subtract(dot, sums),
-            4 => R::subtract(dot, R::scale_up::<2>(sums)),
-            8 => R::subtract(dot, R::scale_up::<3>(sums)),
-            16 => R::subtract(dot, R::scale_up::<4>(sums)),
-            32 => R::subtract(dot, R::scale_up::<5>(sums)),
-            64 => R::subtract(dot, R::scale_up::<6>(sums)),
-            128 => R::subtract(dot, R::scale_up::<7>(sums)),
-            _ => unreachable!("offsets are 0, 1, 4, 8, 16, 32, 64 or 128"),
-        };
-        let product = match addend {
-            Some(addend) => R::multiply_add(scale, R::to_floats(dot), addend),
-            None => R::multiply(scale, R::to_floats(dot)),
-        };
-        if Packing::<F>::LAYOUT.has_addend() { R::multiply_add(minimum, R::to_floats(sums), product) } else { product }
     }
 }
 

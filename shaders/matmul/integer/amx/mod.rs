@@ -37,11 +37,12 @@ use std::mem::{MaybeUninit, offset_of};
 use std::ops::Range;
 
 use super::activations::{BLOCK_LEN, Block, LOW_BITS, PANEL_ROWS};
-use super::avx512::Zmm;
+use super::avx512::{self, Zmm};
 use super::packed::{Packing, QUAD_BYTES, QUADS, STRIP_ROWS};
+use super::products::{self, Scales};
 use super::registers::Registers;
-use super::rows;
-use super::tile::{self, Scales, Units};
+use super::terms::{Of, Shared, Terms, Work};
+use super::tile::{self, Units};
 use crate::cpu::ActivationBits;
 use crate::matmul::Task;
 use crate::quant::{BlockFormat, MAX_BLOCK_LEN};
@@ -82,7 +83,7 @@ pub(in crate::matmul) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
 /// Computes the task with the tiles `T`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn run_with<T: Tiles, F: BlockFormat>(task: &Task<'_>) {
-    if F::INTEGERS.is_none() {
+    if const { F::INTEGERS.is_none() } {
         return;
     }
     let (_, panels) = task.packed();
@@ -92,12 +93,12 @@ unsafe fn run_with<T: Tiles, F: BlockFormat>(task: &Task<'_>) {
     // SAFETY: this function enables the CPU features; the caller guarantees that tiles are supported.
     unsafe {
         for first in (0..whole).step_by(panels_in_cache * PANEL_ROWS) {
-            multiply::<T, F, true>(task, first..whole.min(first + panels_in_cache * PANEL_ROWS));
+            multiply::<T, F>(task, first..whole.min(first + panels_in_cache * PANEL_ROWS));
         }
         if rest >= task.tuning.amx_least_rows.max(1) {
-            multiply::<T, F, false>(task, whole..rows);
+            multiply::<T, F>(task, whole..rows);
         } else if rest > 0 {
-            rows::run_rows::<Zmm, F>(task, whole..rows);
+            avx512::run_rows::<F>(task, whole..rows);
         }
     }
 }
@@ -105,9 +106,9 @@ unsafe fn run_with<T: Tiles, F: BlockFormat>(task: &Task<'_>) {
 /// The results of a panel and a strip.
 type Sums = [[f32; STRIP_ROWS]; PANEL_ROWS];
 
-/// Computes some rows of the task: up to [`MOST_PANELS`] complete panels (`WHOLE`), or one incomplete panel.
+/// Computes some rows of the task: up to [`MOST_PANELS`] complete panels, or one incomplete panel.
 #[inline(always)]
-unsafe fn multiply<T: Tiles, F: BlockFormat, const WHOLE: bool>(task: &Task<'_>, rows: Range<usize>) {
+unsafe fn multiply<T: Tiles, F: BlockFormat>(task: &Task<'_>, rows: Range<usize>) {
     let (packed, panels) = task.packed();
     // SAFETY: the shapes are those that `products` uses; the caller guarantees that tiles are supported.
     let mut tiles = unsafe { T::configure(&shapes(PANEL_ROWS.min(rows.len()))) };
@@ -137,7 +138,7 @@ unsafe fn multiply<T: Tiles, F: BlockFormat, const WHOLE: bool>(task: &Task<'_>,
                     unsafe {
                         let sums = sums.assume_init_mut();
                         let activations = (activations, panel.rows, panel.bits);
-                        span.add_products::<T, F, WHOLE>(&mut tiles, activations, &mut dots, sums);
+                        share::<F>(AddProducts { span, tiles: &mut tiles, activations, dots: &mut dots, sums });
                     }
                 }
             }
@@ -187,6 +188,47 @@ impl Dots {
     }
 }
 
+/// [`Span::add_products`], for one panel.
+struct AddProducts<'a, T: Tiles> {
+    span: &'a Span,
+    tiles: &'a mut T,
+    activations: (&'a [Block], usize, ActivationBits),
+    dots: &'a mut [Dots; 2],
+    sums: &'a mut Sums,
+}
+
+impl<T: Tiles> Work for AddProducts<'_, T> {
+    #[inline(always)]
+    unsafe fn run<K: Terms>(self) {
+        // SAFETY: the caller guarantees the same.
+        unsafe {
+            if self.activations.1 == PANEL_ROWS {
+                self.span.add_products::<T, K, true>(self.tiles, self.activations, self.dots, self.sums);
+            } else {
+                self.span.add_products::<T, K, false>(self.tiles, self.activations, self.dots, self.sums);
+            }
+        }
+    }
+}
+
+/// Runs work with the terms of format `F`, in a function that formats share. The offset is already subtracted from the codes, so
+/// the terms of a product are only those of its scales.
+///
+/// # Safety
+/// The CPU must support AVX-512.
+#[inline(always)]
+unsafe fn share<F: BlockFormat>(work: impl Work) {
+    // SAFETY: the caller guarantees the same.
+    unsafe {
+        match const { (Of::<F>::HALVES, Of::<F>::ADDEND) } {
+            (false, false) => Zmm::call::<Shared<false, false, false, false>>(work),
+            (false, true) => Zmm::call::<Shared<false, false, false, true>>(work),
+            (true, false) => Zmm::call::<Shared<false, true, false, false>>(work),
+            (true, true) => Zmm::call::<Shared<false, true, false, true>>(work),
+        }
+    }
+}
+
 impl Span {
     const NONE: Span = Span {
         codes: [[[0; QUAD_BYTES]; QUADS + QUADS / 2]; SPAN_RUNS],
@@ -221,7 +263,7 @@ impl Span {
 
     /// Adds the products of the span and the rows of a panel. The activations must start at the first run of the span.
     #[inline(always)]
-    unsafe fn add_products<T: Tiles, F: BlockFormat, const WHOLE: bool>(
+    unsafe fn add_products<T: Tiles, K: Terms, const WHOLE: bool>(
         &self,
         tiles: &mut T,
         (activations, rows, bits): (&[Block], usize, ActivationBits),
@@ -237,11 +279,11 @@ impl Span {
             for (row, register) in registers.iter_mut().enumerate() {
                 *register = _mm512_loadu_ps(sums[row].as_ptr());
             }
-            products::<T, F>(tiles, &self.codes[0], activations.as_ptr(), bits, &mut dots[0]);
+            multiply_run::<T, K>(tiles, &self.codes[0], activations.as_ptr(), bits, &mut dots[0]);
             for run in 0..self.runs {
                 let activations = activations.as_ptr().add(run * rows);
                 if run + 1 < self.runs {
-                    products::<T, F>(
+                    multiply_run::<T, K>(
                         tiles,
                         &self.codes[run + 1],
                         activations.add(rows),
@@ -250,7 +292,7 @@ impl Span {
                     );
                 }
                 let scales = self.scales[run].assume_init_ref();
-                add_scaled::<F, WHOLE>(&mut registers, &dots[run % 2], scales, activations, rows);
+                add_scaled::<K, WHOLE>(&mut registers, &dots[run % 2], scales, activations, rows);
             }
             for (row, register) in registers.iter().enumerate() {
                 _mm512_storeu_ps(sums[row].as_mut_ptr(), *register);
@@ -261,7 +303,7 @@ impl Span {
 
 /// Computes the products of one run.
 #[inline(always)]
-unsafe fn products<T: Tiles, F: BlockFormat>(
+unsafe fn multiply_run<T: Tiles, K: Terms>(
     tiles: &mut T,
     codes: &[[u8; QUAD_BYTES]; QUADS + QUADS / 2],
     activations: *const Block,
@@ -284,7 +326,7 @@ unsafe fn products<T: Tiles, F: BlockFormat>(
             tiles.zero::<{ LOW_SUMS[0] }>();
             tiles.add_products::<{ LOW_SUMS[0] }, LOW, { CODES[0] }>();
         }
-        if Packing::<F>::LAYOUT.group == 16 {
+        if K::HALVES {
             tiles.load::<{ CODES[1] }>(codes[QUADS / 2..].as_ptr().cast(), QUAD_BYTES);
             tiles.zero::<{ HIGH_SUMS[1] }>();
             tiles.add_products::<{ HIGH_SUMS[1] }, HIGH, { CODES[1] }>();
@@ -297,7 +339,7 @@ unsafe fn products<T: Tiles, F: BlockFormat>(
         if has_low {
             tiles.store::<{ LOW_SUMS[0] }>(low.as_mut_ptr().cast(), ROW_BYTES);
         }
-        if Packing::<F>::LAYOUT.group == 16 {
+        if K::HALVES {
             tiles.store::<{ HIGH_SUMS[1] }>(second_high.as_mut_ptr().cast(), ROW_BYTES);
             if has_low {
                 tiles.store::<{ LOW_SUMS[1] }>(second_low.as_mut_ptr().cast(), ROW_BYTES);
@@ -308,7 +350,7 @@ unsafe fn products<T: Tiles, F: BlockFormat>(
 
 /// Scales the products of one run and adds them to the sums of each row.
 #[inline(always)]
-unsafe fn add_scaled<F: BlockFormat, const WHOLE: bool>(
+unsafe fn add_scaled<K: Terms, const WHOLE: bool>(
     sums: &mut [__m512; PANEL_ROWS],
     dots: &Dots,
     scales: &Scales<Zmm>,
@@ -320,19 +362,19 @@ unsafe fn add_scaled<F: BlockFormat, const WHOLE: bool>(
         if WHOLE {
             // This is not a loop over sixteen rows, because the compiler would keep the sums in memory.
             let [first, second, third, fourth] = sums.as_chunks_mut::<4>().0 else { unreachable!("sixteen rows") };
-            add_scaled_rows::<F>(first, 0, dots, scales, activations);
-            add_scaled_rows::<F>(second, 4, dots, scales, activations);
-            add_scaled_rows::<F>(third, 8, dots, scales, activations);
-            add_scaled_rows::<F>(fourth, 12, dots, scales, activations);
+            add_scaled_rows::<K>(first, 0, dots, scales, activations);
+            add_scaled_rows::<K>(second, 4, dots, scales, activations);
+            add_scaled_rows::<K>(third, 8, dots, scales, activations);
+            add_scaled_rows::<K>(fourth, 12, dots, scales, activations);
         } else {
-            add_scaled_rows::<F>(&mut sums[..rows], 0, dots, scales, activations);
+            add_scaled_rows::<K>(&mut sums[..rows], 0, dots, scales, activations);
         }
     }
 }
 
 /// Scales the products of one run and adds them to the sums of the rows, starting at row `first`.
 #[inline(always)]
-unsafe fn add_scaled_rows<F: BlockFormat>(
+unsafe fn add_scaled_rows<K: Terms>(
     sums: &mut [__m512],
     first: usize,
     dots: &Dots,
@@ -345,9 +387,8 @@ unsafe fn add_scaled_rows<F: BlockFormat>(
         unsafe {
             let activations = &*activations.add(row);
             let first = dots.of::<0>(row);
-            let second = if Packing::<F>::LAYOUT.group == 16 { dots.of::<1>(row) } else { Zmm::zero() };
-            // The offset is already subtracted from the codes.
-            let product = tile::product::<Zmm, F>([first, second], scales, activations, 0);
+            let second = if K::HALVES { dots.of::<1>(row) } else { Zmm::zero() };
+            let product = products::product::<Zmm, K>([first, second], scales, activations, 0);
             *sum = Zmm::multiply_add(product, Zmm::splat(activations.scale), *sum);
         }
     }

@@ -19,6 +19,7 @@ use super::activations::Block;
 use super::packed::QUADS;
 use super::registers::Registers;
 use super::rows;
+use super::terms::{Terms, Work};
 use crate::cpu::ActivationBits;
 use crate::matmul::Task;
 use crate::neon::upconvert_four;
@@ -81,6 +82,11 @@ impl<P: Products> Registers for Q<P> {
     const TILE_ROWS: usize = 8;
     type Integers = int32x4_t;
     type Floats = float32x4_t;
+
+    #[inline(always)]
+    unsafe fn call<T: Terms>(work: impl Work) {
+        unsafe { P::call::<T>(work) }
+    }
 
     #[inline(always)]
     unsafe fn zero() -> int32x4_t {

@@ -9,6 +9,7 @@ use std::arch::aarch64::{
 use crate::cpu::ActivationBits;
 use crate::matmul::integer::activations::{BLOCK_LEN, Block, LOW_BITS};
 use crate::matmul::integer::packed::QUADS;
+use crate::matmul::integer::terms::{Terms, Work};
 use crate::neon;
 
 /// Columns of a half, the bytes of a register.
@@ -23,6 +24,9 @@ const HALF_QUADS: usize = QUADS / 2;
 /// it.
 #[allow(clippy::missing_safety_doc)]
 pub(super) trait Products {
+    /// Implements [`Registers::call`](crate::matmul::integer::registers::Registers::call).
+    unsafe fn call<T: Terms>(work: impl Work);
+
     /// Implements [`Registers::add_dots`](crate::matmul::integer::registers::Registers::add_dots); codes are signed bytes.
     unsafe fn add_dots(
         dots: &mut [[int32x4_t; 2]],
@@ -62,11 +66,21 @@ pub(super) struct Matrices;
 ///
 /// Safety: as [`Products`].
 trait RowProducts {
+    /// As [`Products::call`].
+    unsafe fn call<T: Terms>(work: impl Work);
+
     /// Adds to each lane of `sums` the dot product of its four codes and the four values of lane `QUAD`.
     unsafe fn add_quad<const QUAD: usize>(sums: int32x4_t, codes: int8x16_t, values: int8x16_t) -> int32x4_t;
 }
 
 impl RowProducts for Multiplies {
+    #[target_feature(enable = "neon")]
+    #[inline(never)]
+    unsafe fn call<T: Terms>(work: impl Work) {
+        // SAFETY: this function is compiled for the extension; the caller guarantees the CPU feature.
+        unsafe { work.run::<T>() }
+    }
+
     #[inline(always)]
     unsafe fn add_quad<const QUAD: usize>(sums: int32x4_t, codes: int8x16_t, values: int8x16_t) -> int32x4_t {
         // SAFETY: NEON is part of every aarch64 CPU.
@@ -87,6 +101,13 @@ impl RowProducts for Multiplies {
 }
 
 impl RowProducts for Dots {
+    #[target_feature(enable = "neon,dotprod")]
+    #[inline(never)]
+    unsafe fn call<T: Terms>(work: impl Work) {
+        // SAFETY: this function is compiled for the extension; the caller guarantees the CPU feature.
+        unsafe { work.run::<T>() }
+    }
+
     #[inline(always)]
     unsafe fn add_quad<const QUAD: usize>(sums: int32x4_t, codes: int8x16_t, values: int8x16_t) -> int32x4_t {
         // SAFETY: the caller guarantees the CPU feature.
@@ -102,6 +123,12 @@ impl RowProducts for Dots {
 }
 
 impl<R: RowProducts> Products for R {
+    #[inline(always)]
+    unsafe fn call<T: Terms>(work: impl Work) {
+        // SAFETY: the caller guarantees the same.
+        unsafe { <R as RowProducts>::call::<T>(work) }
+    }
+
     #[inline(always)]
     unsafe fn add_dots(
         dots: &mut [[int32x4_t; 2]],
@@ -151,6 +178,13 @@ unsafe fn add_half<R: RowProducts>(
 }
 
 impl Products for Matrices {
+    #[target_feature(enable = "neon,dotprod,i8mm")]
+    #[inline(never)]
+    unsafe fn call<T: Terms>(work: impl Work) {
+        // SAFETY: this function is compiled for the extension; the caller guarantees the CPU feature.
+        unsafe { work.run::<T>() }
+    }
+
     #[inline(always)]
     unsafe fn add_dots(
         dots: &mut [[int32x4_t; 2]],
