@@ -13,6 +13,8 @@ export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$PWD/tests/run_in_root.sh"
 export VK_DRIVER_FILES=/usr/share/vulkan/icd.d/lvp_icd.json
 # Without it this layer sees nothing of what shaders reach by address.
 export VK_LAYER_SYNCVAL_SHADER_ACCESSES_HEURISTIC=1
+# Compiling shaders takes much longer than running them, so they are not optimized.
+export GALLIVM_PERF=nopt
 log="$directory/tests.log"
 # Tests of a part of what the slow tier tests whole are left out.
 parts=(--skip small_ops --skip linear_computes --skip attention_computes --skip routes_and_experts --skip fused_ops_compute
