@@ -13,12 +13,16 @@ export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$PWD/tests/run_in_root.sh"
 export VK_DRIVER_FILES=/usr/share/vulkan/icd.d/lvp_icd.json
 # Without it this layer sees nothing of what shaders reach by address.
 export VK_LAYER_SYNCVAL_SHADER_ACCESSES_HEURISTIC=1
-# Compiling shaders takes much longer than running them, so they are not optimized.
-export GALLIVM_PERF=nopt
 log="$directory/tests.log"
 # Tests of a part of what the slow tier tests whole are left out.
 parts=(--skip small_ops --skip linear_computes --skip attention_computes --skip routes_and_experts --skip fused_ops_compute
   --skip other_workgroup --skip float32_cache)
+# The longest tests, which need no matrices: one of them a day.
+longest=(all_workgroup_shapes every_case half_of_the_checkpoints)
+day=$((${CUELIGHT_TEST_SEED:-$(date +%s) / 86400} % ${#longest[@]}))
+for index in "${!longest[@]}"; do
+  [ "$index" -eq "$day" ] || parts+=(--skip "${longest[$index]}")
+done
 # With the package of the binary, so that what the other tests have compiled is used.
 cargo test --locked -p cuelight -p cuelight-engine --lib vulkan -- --nocapture --include-ignored "${parts[@]}" 2>&1 | tee "$log"
 cargo test --locked --test vulkan -- --nocapture --include-ignored "${parts[@]}" 2>&1 | tee -a "$log"
