@@ -14,10 +14,10 @@ export VK_DRIVER_FILES=/usr/share/vulkan/icd.d/lvp_icd.json
 # Without it this layer sees nothing of what shaders reach by address.
 export VK_LAYER_SYNCVAL_SHADER_ACCESSES_HEURISTIC=1
 log="$directory/tests.log"
-# Tests of a part of what the slow tier tests whole are left out.
+# Tests of a part of what the slow tier tests whole are left out; `cargo test` runs them on the usual device.
 parts=(--skip small_ops --skip linear_computes --skip attention_computes --skip routes_and_experts --skip fused_ops_compute
   --skip other_workgroup --skip float32_cache)
-# The longest tests, which need no matrices: one of them a day.
+# The longest tests, one of them a day. The others check every kernel of matrices.
 longest=(all_workgroup_shapes every_case half_of_the_checkpoints)
 day=$((${CUELIGHT_TEST_SEED:-$(date +%s) / 86400} % ${#longest[@]}))
 for index in "${!longest[@]}"; do
