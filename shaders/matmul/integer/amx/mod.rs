@@ -110,7 +110,7 @@ type Sums = [[f32; STRIP_ROWS]; PANEL_ROWS];
 #[inline(always)]
 unsafe fn multiply<T: Tiles, F: BlockFormat>(task: &Task<'_>, rows: Range<usize>) {
     let (packed, panels) = task.packed();
-    // SAFETY: the shapes are those that `products` uses; the caller guarantees that tiles are supported.
+    // SAFETY: the shapes are those that `multiply_run` uses; the caller guarantees that tiles are supported.
     let mut tiles = unsafe { T::configure(&shapes(PANEL_ROWS.min(rows.len()))) };
     let mut spans = [const { Span::NONE }; STRIPS];
     let mut dots = [const { Dots([[[[0; STRIP_ROWS]; PANEL_ROWS]; 2]; 2]) }; 2];
