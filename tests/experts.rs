@@ -73,7 +73,7 @@ fn a_model_without_experts_accepts_the_option_and_leaves_nothing_to_the_host() {
     assert!(!plan.limits().device.contains("experts"), "{}", plan.limits().device);
 }
 
-#[cfg(feature = "fault-injection")]
+#[cfg(debug_assertions)]
 #[tokio::test(flavor = "multi_thread")]
 async fn experts_that_panic_during_a_step_are_restarted_and_no_token_changes() {
     let runtime = runtime("qwen3moe.gguf", CpuExperts::All).await;

@@ -1,7 +1,8 @@
 //! Faults of the engine and of actors in a real server: with real weights, and at random with a tiny checkpoint.
 //!
-//! `CUELIGHT_TEST_MODELS=FOLDER cargo test --features fault-injection --test faults -- --include-ignored --nocapture`
+//! `CUELIGHT_TEST_MODELS=FOLDER cargo test --test faults -- --include-ignored --nocapture`
 
+#![cfg(debug_assertions)]
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;

@@ -1,7 +1,8 @@
 //! Streams of every protocol go on with the same text and the same calls after a fault of the engine or an actor.
 //!
-//! `cargo test --features fault-injection --test protocol_faults`
+//! `cargo test --test protocol_faults`
 
+#![cfg(debug_assertions)]
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;

@@ -183,7 +183,7 @@ async fn two_replicas_give_the_same_texts_as_one_and_both_work() {
     assert!(cached.is_some_and(|cached| cached >= 96), "{second:?}");
 }
 
-#[cfg(feature = "fault-injection")]
+#[cfg(debug_assertions)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_recovers_from_a_lost_device_while_the_server_stays_ready() {
     if !has_device() {
@@ -207,7 +207,7 @@ async fn a_replica_recovers_from_a_lost_device_while_the_server_stays_ready() {
     assert_eq!(server.metric("cuelight_replica_ready").await, 2.0);
 }
 
-#[cfg(feature = "fault-injection")]
+#[cfg(debug_assertions)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_device_is_reopened_and_no_request_fails() {
     if !has_device() {
@@ -229,7 +229,7 @@ async fn a_lost_device_is_reopened_and_no_request_fails() {
 
 /// An error of the driver reaches the server, and the objects of the lost device are destroyed before the device. The
 /// validation layer checks that.
-#[cfg(feature = "fault-injection")]
+#[cfg(debug_assertions)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_device_lost_by_its_driver_is_destroyed_properly_and_texts_are_unchanged() {
     if !has_device() {

@@ -14,7 +14,7 @@ mod auth;
 mod base64;
 mod caller;
 mod connections;
-#[cfg(feature = "fault-injection")]
+#[cfg(debug_assertions)]
 mod debug;
 mod extra_samplers;
 mod extract;

@@ -15,7 +15,7 @@ use tower_http::decompression::RequestDecompressionLayer;
 
 use super::auth;
 use super::connections::BeyondLimit;
-#[cfg(feature = "fault-injection")]
+#[cfg(debug_assertions)]
 use super::debug;
 use super::guard::{self, Guard};
 use super::kv_blocks;
@@ -76,7 +76,7 @@ fn open_routes() -> Router<SharedServer> {
         .route("/version", get(probes::version))
         .route("/openapi.json", get(openapi::document))
         .route("/metrics", get(probes::metrics));
-    #[cfg(feature = "fault-injection")]
+    #[cfg(debug_assertions)]
     let routes = routes.route("/debug/fault", post(debug::fault));
     routes.method_not_allowed_fallback(method_not_allowed)
 }

@@ -361,18 +361,18 @@ impl LoadingBar {
 }
 
 /// The engine that serves a model.
-#[cfg(not(feature = "fault-injection"))]
+#[cfg(not(debug_assertions))]
 pub type ServedEngine = Box<dyn Engine>;
 /// The engine that serves a model, with faults that tests inject.
-#[cfg(feature = "fault-injection")]
+#[cfg(debug_assertions)]
 pub type ServedEngine = crate::pipeline::faults::Faulty<Box<dyn Engine>>;
 
-#[cfg(not(feature = "fault-injection"))]
+#[cfg(not(debug_assertions))]
 fn served(loaded: LoadedModel<Box<dyn Engine>>) -> LoadedModel<ServedEngine> {
     loaded
 }
 
-#[cfg(feature = "fault-injection")]
+#[cfg(debug_assertions)]
 fn served(loaded: LoadedModel<Box<dyn Engine>>) -> LoadedModel<ServedEngine> {
     loaded.map_engine(crate::pipeline::faults::Faulty)
 }

@@ -1,4 +1,4 @@
-//! Injected faults, for tests of a whole server. Built only with the feature `fault-injection`.
+//! Injected faults, for tests of a whole server. Debug builds only.
 //!
 //! `POST /debug/fault` with `{"kind": "panic"}`, `"device_lost"` or `"hang"` arms one fault, which the next step of any
 //! engine triggers. `"experts"` is triggered by the next expert job on the host and kills the experts actor. `"sampler"`,

@@ -77,7 +77,7 @@ impl<S: ModelSource> Actor for Loader<S> {
 
 impl<S: ModelSource> LoaderState<S> {
     fn load(&self) -> Result<(), ActorProcessingErr> {
-        #[cfg(feature = "fault-injection")]
+        #[cfg(debug_assertions)]
         super::faults::Fault::Loader.panic_if_armed();
         let (source, supervisor, cancel) = (self.source.clone(), self.supervisor.clone(), self.cancel.clone());
         let host = source.host();

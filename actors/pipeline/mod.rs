@@ -19,7 +19,7 @@ pub mod client;
 pub mod drafter;
 pub mod executor;
 pub mod experts;
-#[cfg(feature = "fault-injection")]
+#[cfg(debug_assertions)]
 pub mod faults;
 mod file_watch;
 pub mod journal;

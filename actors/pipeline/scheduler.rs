@@ -248,7 +248,7 @@ impl SchedulerState {
     }
 
     fn perform(&mut self, effects: Vec<Effect>) {
-        #[cfg(feature = "fault-injection")]
+        #[cfg(debug_assertions)]
         super::faults::Fault::Scheduler.panic_if_armed();
         for effect in effects {
             match effect {

@@ -99,7 +99,7 @@ impl ExpertsState {
 /// Computes jobs until the lease is over. Returns the reason when the thread has to end early.
 fn work(worker: &Worker, me: &ActorRef<ExpertsMsg>) -> Option<String> {
     while let Some(taken) = worker.next() {
-        #[cfg(feature = "fault-injection")]
+        #[cfg(debug_assertions)]
         if let Err(fault) = super::faults::trigger_experts_fault() {
             return Some(fault.to_string());
         }

@@ -192,7 +192,7 @@ impl SamplerState {
         if advance.end.is_none() {
             sequence.precompute_mask();
         }
-        #[cfg(feature = "fault-injection")]
+        #[cfg(debug_assertions)]
         super::faults::Fault::Sampler.panic_if_armed();
         if advance.tokens > 0 {
             let record = sequence.record();

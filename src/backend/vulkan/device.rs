@@ -8,7 +8,7 @@ use std::time::Duration;
 use ash::vk;
 
 use super::error::VulkanError;
-#[cfg(feature = "fault-injection")]
+#[cfg(debug_assertions)]
 use super::faults::DeviceCall;
 use super::instance::{Instance, InstanceOptions};
 use super::memory::Memory;
@@ -103,7 +103,7 @@ impl Device {
             .value(value)
             .stage_mask(vk::PipelineStageFlags2::ALL_COMMANDS)];
         let submit = vk::SubmitInfo2::default().command_buffer_infos(&commands).signal_semaphore_infos(&signals);
-        #[cfg(feature = "fault-injection")]
+        #[cfg(debug_assertions)]
         self.inject_fault(DeviceCall::Submit);
         // SAFETY: the lock is held; the buffers are recorded, and their owner waits for the device before it frees them.
         self.unless_lost(|| unsafe { self.raw.queue_submit2(self.queue.raw, &[submit], vk::Fence::null()) })
@@ -119,7 +119,7 @@ impl Device {
         let semaphores = [self.queue.timeline];
         let values = [value];
         let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
-        #[cfg(feature = "fault-injection")]
+        #[cfg(debug_assertions)]
         self.inject_fault(DeviceCall::Wait);
         loop {
             // SAFETY: the semaphore belongs to the device.
@@ -163,7 +163,7 @@ impl Device {
     }
 
     /// Marks the device as lost if a fault is armed for this call.
-    #[cfg(feature = "fault-injection")]
+    #[cfg(debug_assertions)]
     fn inject_fault(&self, call: DeviceCall) {
         if call.take_armed() {
             self.lose();

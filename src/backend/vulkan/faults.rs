@@ -1,4 +1,4 @@
-//! Injected device faults, for tests of the layers above. Built only with the feature `fault-injection`.
+//! Injected device faults, for tests of the layers above. Debug builds only.
 
 use std::sync::{Mutex, PoisonError};
 

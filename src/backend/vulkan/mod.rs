@@ -25,7 +25,7 @@ mod buffer;
 mod device;
 mod error;
 mod expert_upload;
-#[cfg(feature = "fault-injection")]
+#[cfg(debug_assertions)]
 pub mod faults;
 mod footprint;
 mod instance;
