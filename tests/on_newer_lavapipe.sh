@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the Vulkan tests on a lavapipe with cooperative matrices, which is put into the given directory.
+# Runs the Vulkan tests of matrices on a lavapipe with cooperative matrices, which is put into the given directory.
 # Exits with 3 where it cannot be had (see fetch_newer_lavapipe.sh).
 set -euo pipefail
 mkdir -p "$1"
@@ -14,18 +14,15 @@ export VK_DRIVER_FILES=/usr/share/vulkan/icd.d/lvp_icd.json
 # Without it this layer sees nothing of what shaders reach by address.
 export VK_LAYER_SYNCVAL_SHADER_ACCESSES_HEURISTIC=1
 log="$directory/tests.log"
-# Tests of a part of what the slow tier tests whole are left out; `cargo test` runs them on the usual device.
-parts=(--skip small_ops --skip linear_computes --skip attention_computes --skip routes_and_experts --skip fused_ops_compute
-  --skip other_workgroup --skip float32_cache)
-# The longest tests, one of them a day. The others check every kernel of matrices.
-longest=(all_workgroup_shapes every_case half_of_the_checkpoints)
-day=$((${CUELIGHT_TEST_SEED:-$(date +%s) / 86400} % ${#longest[@]}))
-for index in "${!longest[@]}"; do
-  [ "$index" -eq "$day" ] || parts+=(--skip "${longest[$index]}")
-done
+# The tests in which matrices are used. `cargo test` runs the others on the usual device.
+engine=(float16_matrices tests::matmul tests::attention tiles_of_every_height)
+models=(float16_cache a_context_of_many_blocks experts_)
+# The longest tests of the slow tier, one of them a day.
+longest=(all_workgroup_shapes every_case_of_products every_case_of_experts every_case_of_fusion every_case_of_attention)
+engine+=("${longest[$((${CUELIGHT_TEST_SEED:-$(date +%s) / 86400} % ${#longest[@]}))]}")
 # With the package of the binary, so that what the other tests have compiled is used.
-cargo test --locked -p cuelight -p cuelight-engine --lib vulkan -- --nocapture --include-ignored "${parts[@]}" 2>&1 | tee "$log"
-cargo test --locked --test vulkan -- --nocapture --include-ignored "${parts[@]}" 2>&1 | tee -a "$log"
+cargo test --locked -p cuelight -p cuelight-engine --lib -- --nocapture --include-ignored "${engine[@]}" 2>&1 | tee "$log"
+cargo test --locked --test vulkan -- --nocapture "${models[@]}" 2>&1 | tee -a "$log"
 if grep -n SKIPPED "$log"; then
   echo "a test found no device, or none with matrices, where there should be one" >&2
   exit 1

@@ -285,7 +285,7 @@ async fn a_device_and_experts_of_equal_duration_overlap() {
     // In the first steps the executor measures which mode is faster.
     tokens_per_second(&overlapped, 24).await;
     let mut ratios: Vec<f64> = Vec::new();
-    for _ in 0..5 {
+    for _ in 0..3 {
         let off = tokens_per_second(&sequential, 24).await;
         let auto = tokens_per_second(&overlapped, 24).await;
         println!("off {off:.1} t/s, auto {auto:.1} t/s: {:.2}", auto / off);
@@ -307,7 +307,7 @@ async fn a_long_prompt_of_one_client_leaves_other_streams_most_of_their_rate() {
     let runtime = start(model, OverlapMode::Auto, Tracer::default()).await;
     tokens_per_second(&runtime, 24).await;
     let mut kept: Vec<f64> = Vec::new();
-    for round in 0..4 {
+    for round in 0..3 {
         let alone = tokens_per_second(&runtime, 24).await;
         let streams = Streams::start(&runtime, 128).await;
         streams.all_have(2).await;

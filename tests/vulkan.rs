@@ -95,12 +95,12 @@ fn sampled_checkpoints(sample: usize) -> Vec<Expected> {
 
 #[test]
 fn checkpoints_agree_with_transformers_with_a_float32_cache() {
-    agree_with_transformers(sampled_checkpoints(3), KvType::F32);
+    agree_with_transformers(sampled_checkpoints(6), KvType::F32);
 }
 
 #[test]
 fn checkpoints_agree_with_transformers_with_a_float16_cache() {
-    agree_with_transformers(sampled_checkpoints(3), KvType::F16);
+    agree_with_transformers(sampled_checkpoints(6), KvType::F16);
 }
 
 #[test]

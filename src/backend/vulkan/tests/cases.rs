@@ -93,17 +93,36 @@ fn fused_ops_compute_the_expected_values() {
     check_with(&sampled(fusion::cases()), false, in_float32);
 }
 
-/// Each case of a product runs in one of the two modes, which change from day to day.
+/// Each case runs in one of the two modes, which change from day to day.
 #[test]
 #[ignore = "slow tier: a software device compiles the shaders of all cases for minutes"]
-fn every_case_computes_the_expected_values_with_every_kernel() {
+fn every_case_of_products_computes_the_expected_values() {
     for deterministic in [false, true] {
         check_with(&half_of(matmul::cases(), deterministic), deterministic, in_float32);
+    }
+}
+
+#[test]
+#[ignore = "slow tier: a software device compiles the shaders of all cases for minutes"]
+fn every_case_of_experts_computes_the_expected_values_with_every_kernel() {
+    for deterministic in [false, true] {
         let Some(ran) = check_with(&experts::cases(), deterministic, in_float32) else { return };
         assert_eq!(ran.contains(&Module::ExpertsTile), !deterministic);
+    }
+}
+
+#[test]
+#[ignore = "slow tier: a software device compiles the shaders of all cases for minutes"]
+fn every_case_of_fusion_computes_the_expected_values_with_every_kernel() {
+    for deterministic in [false, true] {
         let Some(ran) = check_with(&fusion::cases(), deterministic, in_float32) else { return };
         assert_eq!(ran.contains(&Module::Glu), !deterministic, "with many rows the gate is a separate dispatch");
     }
+}
+
+#[test]
+#[ignore = "slow tier: a software device compiles the shaders of all cases for minutes"]
+fn every_case_of_attention_computes_the_expected_values_with_every_kernel() {
     for (deterministic, of_rows) in [(false, Module::AttentionAttendRow), (true, Module::AttentionAttend)] {
         let Some(ran) = check_with(&attention::cases(), deterministic, in_float32) else { return };
         for module in [of_rows, Module::AttentionAttendTile, Module::AttentionMerge] {
