@@ -235,6 +235,12 @@ impl<'a, T> SharedMut<'a, T> {
         SharedMut { start: slice.as_mut_ptr(), len: slice.len(), borrow: std::marker::PhantomData }
     }
 
+    /// The address of an element, for prefetches.
+    #[must_use]
+    pub fn address(&self, offset: usize) -> *const T {
+        self.start.wrapping_add(offset)
+    }
+
     /// The range `offset..offset + len`.
     ///
     /// # Panics

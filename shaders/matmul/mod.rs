@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use crate::cpu::SharedMut;
 use crate::op::ShapeError;
+use crate::prefetch::prefetch;
 use crate::tuning::Tuning;
 use crate::weight::Weight;
 use integer::activations::Panels;
@@ -141,6 +142,15 @@ impl<'a> Task<'a> {
     fn input(&self, row: usize, columns: Range<usize>) -> &'a [f32] {
         let start = row * self.weight.columns;
         &self.input[start + columns.start..start + columns.end]
+    }
+
+    /// Prefetches the cache lines to which [`Task::finish`] will write the results of some rows. Each row has one, so stores
+    /// would wait for memory that no hardware prefetcher expects.
+    #[inline(always)]
+    fn prefetch_output(&self, rows: Range<usize>, first: usize) {
+        for row in rows {
+            prefetch(self.output.address(row * self.weight.rows + first).cast());
+        }
     }
 
     /// Applies the factor and the bias to finished sums and writes them to row `row`, outputs `first..first + sums.len()`.

@@ -8,11 +8,11 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    __m256, _mm_add_epi32, _mm_cvtsi32_si128, _mm_cvtsi128_si32, _mm_extract_epi32, _mm_max_epu32, _mm_shuffle_epi32,
-    _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256, _mm256_castps_si256, _mm256_castsi256_si128,
-    _mm256_cvtps_epi32, _mm256_extracti128_si256, _mm256_hadd_epi32, _mm256_loadu_ps, _mm256_max_epu32, _mm256_mul_ps,
-    _mm256_packs_epi16, _mm256_packs_epi32, _mm256_permutevar8x32_epi32, _mm256_set1_epi16, _mm256_set1_epi32,
-    _mm256_set1_ps, _mm256_setr_epi32, _mm256_sll_epi32, _mm256_slli_epi16, _mm256_srai_epi16, _mm256_storeu_si256,
+    __m256, _mm_add_epi32, _mm_cvtsi128_si32, _mm_extract_epi32, _mm_max_epu32, _mm_shuffle_epi32, _mm256_add_epi16,
+    _mm256_add_epi32, _mm256_and_si256, _mm256_castps_si256, _mm256_castsi256_si128, _mm256_cvtps_epi32,
+    _mm256_extracti128_si256, _mm256_hadd_epi32, _mm256_loadu_ps, _mm256_max_epu32, _mm256_mul_ps, _mm256_packs_epi16,
+    _mm256_packs_epi32, _mm256_permutevar8x32_epi32, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_setr_epi32, _mm256_setzero_si256, _mm256_slli_epi16, _mm256_srai_epi16, _mm256_storeu_si256,
     _mm256_sub_epi16,
 };
 use std::ops::Range;
@@ -29,15 +29,16 @@ pub const LOW_BITS: u32 = 7;
 /// The largest magnitude of an integer.
 const LARGEST: i32 = 127 << LOW_BITS;
 
-/// 32 columns of one row: `x ≈ scale * q` with integers `q = 128 high + low`. The error is at most half a `scale`.
+/// 32 columns of one row: `x ≈ scale * q` with integers `q = 128 high + low`, or `q = high` with 8 bits. The error is at most
+/// half a `scale`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Block {
     /// -127..=127.
     pub high: [i8; BLOCK_LEN],
-    /// -64..=63.
+    /// -64..=63; zeros with 8 bits.
     pub low: [i8; BLOCK_LEN],
-    /// The largest magnitude of the block divided by 127 * 128; 0 for a block of zeros.
+    /// The largest magnitude of the block divided by the largest integer; 0 for a block of zeros.
     pub scale: f32,
     /// The sum of the integers.
     pub sum: i32,
@@ -245,27 +246,24 @@ const SMALLEST: f32 = 1e-30;
 /// As integers, the bits of magnitudes have the order of their values, and NaN is above all others. So a block with
 /// values that are not finite gets a scale that is not finite, and so do its results.
 #[inline(always)]
-fn scale_and_inverse(largest: u32) -> (f32, f32) {
+fn scale_and_inverse<const EIGHT: bool>(largest: u32) -> (f32, f32) {
     let largest = f32::from_bits(largest);
-    let steps = LARGEST as f32;
+    let steps = const { if EIGHT { LARGEST >> LOW_BITS } else { LARGEST } } as f32;
     if largest < SMALLEST { (0.0, 0.0) } else { (largest / steps, steps / largest) }
-}
-
-/// The factor of the values before rounding, and the left shift of the integers after it. With 8 bits the integers are
-/// multiples of a step of the high plane.
-const fn steps<const EIGHT: bool>(inverse: f32) -> (f32, u32) {
-    if EIGHT { (inverse / (1 << LOW_BITS) as f32, LOW_BITS) } else { (inverse, 0) }
 }
 
 /// Rounds 32 values. This is the definition; the AVX2 version gives the same bits.
 #[cfg(any(test, not(target_arch = "x86_64")))]
 fn round_block<const EIGHT: bool>(input: &[f32; BLOCK_LEN]) -> Block {
     let largest = input.iter().fold(0, |largest: u32, value| largest.max(value.to_bits() & 0x7fff_ffff));
-    let (scale, inverse) = scale_and_inverse(largest);
-    let (inverse, shift) = steps::<EIGHT>(inverse);
-    let integers = input.map(|value| ((value * inverse).round_ties_even() as i32) << shift);
-    let high = integers.map(|integer| (integer + (1 << (LOW_BITS - 1))) >> LOW_BITS);
-    let low: [i8; BLOCK_LEN] = std::array::from_fn(|index| (integers[index] - (high[index] << LOW_BITS)) as i8);
+    let (scale, inverse) = scale_and_inverse::<EIGHT>(largest);
+    let integers = input.map(|value| (value * inverse).round_ties_even() as i32);
+    let (high, low) = if EIGHT {
+        (integers, [0; BLOCK_LEN])
+    } else {
+        let high = integers.map(|integer| (integer + (1 << (LOW_BITS - 1))) >> LOW_BITS);
+        (high, std::array::from_fn(|index| (integers[index] - (high[index] << LOW_BITS)) as i8))
+    };
     let sum = |integers: &[i32]| integers.iter().sum();
     let (high, half_sums) = (high.map(|high| high as i8), [sum(&integers[..16]), sum(&integers[16..])]);
     Block { high, low, scale, sum: sum(&integers), half_sums }
@@ -303,16 +301,18 @@ fn round_block_avx2<const EIGHT: bool>(input: &[f32; BLOCK_LEN], block: &mut Blo
     let largest = _mm_max_epu32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256::<1>(largest));
     let largest = _mm_max_epu32(largest, _mm_shuffle_epi32::<0b01_00_11_10>(largest));
     let largest = _mm_max_epu32(largest, _mm_shuffle_epi32::<0b10_11_00_01>(largest));
-    let (scale, inverse) = scale_and_inverse(_mm_cvtsi128_si32(largest) as u32);
+    let (scale, inverse) = scale_and_inverse::<EIGHT>(_mm_cvtsi128_si32(largest) as u32);
 
-    let (inverse, shift) = steps::<EIGHT>(inverse);
-    let (inverse, shift) = (_mm256_set1_ps(inverse), _mm_cvtsi32_si128(shift as i32));
-    let [a, b, c, d] = values.map(|values| _mm256_sll_epi32(_mm256_cvtps_epi32(_mm256_mul_ps(values, inverse)), shift));
-    let half_step = _mm256_set1_epi16(1 << (LOW_BITS - 1));
-    let (ab, cd) = (_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
-    let high = [ab, cd].map(|integers| _mm256_srai_epi16::<7>(_mm256_add_epi16(integers, half_step)));
-    let low =
-        [_mm256_sub_epi16(ab, _mm256_slli_epi16::<7>(high[0])), _mm256_sub_epi16(cd, _mm256_slli_epi16::<7>(high[1]))];
+    let inverse = _mm256_set1_ps(inverse);
+    let [a, b, c, d] = values.map(|values| _mm256_cvtps_epi32(_mm256_mul_ps(values, inverse)));
+    let integers = [_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d)];
+    let (high, low) = if EIGHT {
+        (integers, [_mm256_setzero_si256(); 2])
+    } else {
+        let half_step = _mm256_set1_epi16(1 << (LOW_BITS - 1));
+        let high = integers.map(|integers| _mm256_srai_epi16::<7>(_mm256_add_epi16(integers, half_step)));
+        (high, [0, 1].map(|half| _mm256_sub_epi16(integers[half], _mm256_slli_epi16::<7>(high[half]))))
+    };
     for (out, [ab, cd]) in [(&mut block.high, high), (&mut block.low, low)] {
         // Packing works within each half of a register; the permutation restores the order of the groups of four.
         let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
@@ -366,20 +366,20 @@ mod tests {
             let scale = 10.0_f64.powi(exponent) as f32;
             let input: Vec<f32> = random::activations(rows * columns, seed).iter().map(|x| x * scale).collect();
             let round = if bits == ActivationBits::Eight { round_block::<true> } else { round_block::<false> };
-            let step = if bits == ActivationBits::Eight { 128.0 } else { 1.0 };
+            let (high_step, largest) = if bits == ActivationBits::Eight { (1, LARGEST >> LOW_BITS) } else { (1 << LOW_BITS, LARGEST) };
             let blocks_of = |row: &[f32]| row.as_chunks().0.iter().map(round).collect::<Vec<_>>();
             let expected: Vec<Vec<Block>> = input.chunks_exact(columns).map(blocks_of).collect();
             for (row, blocks) in input.chunks_exact(columns).zip(&expected) {
                 for (values, block) in row.chunks_exact(BLOCK_LEN).zip(blocks) {
                     let integers: Vec<i32> =
-                        block.high.iter().zip(&block.low).map(|(high, low)| i32::from(*high) * 128 + i32::from(*low)).collect();
+                        block.high.iter().zip(&block.low).map(|(high, low)| i32::from(*high) * high_step + i32::from(*low)).collect();
                     for (&x, &q) in values.iter().zip(&integers) {
                         let error = (f64::from(x) - f64::from(block.scale) * f64::from(q)).abs();
                         // Scale, inverse and product are rounded too, which adds up to a hundredth of a step.
-                        prop_assert!(error <= 0.51 * step * f64::from(block.scale) + 1e-30, "{x} was rounded to {q} steps of {}", block.scale);
-                        prop_assert!(bits == ActivationBits::Fifteen || q % 128 == 0, "the low plane must be zero");
-                        prop_assert!(q.abs() <= LARGEST);
+                        prop_assert!(error <= 0.51 * f64::from(block.scale) + 1e-30, "{x} was rounded to {q} steps of {}", block.scale);
+                        prop_assert!(q.abs() <= largest);
                     }
+                    prop_assert!(bits == ActivationBits::Fifteen || block.low == [0; BLOCK_LEN], "no kernel reads the low plane");
                     let sum = |integers: &[i32]| integers.iter().sum::<i32>();
                     prop_assert_eq!(block.sum, sum(&integers));
                     prop_assert_eq!(block.half_sums, [sum(&integers[..16]), sum(&integers[16..])]);

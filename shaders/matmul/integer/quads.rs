@@ -40,10 +40,10 @@ pub(super) unsafe fn add_dots<R: QuadRegisters, const BITS: usize>(
                 add_quads::<R, BITS>(dots, codes, &(*activations.add(row)).high, quad);
             }
         }
-        for dot in dots.as_flattened_mut() {
-            *dot = R::scale_up::<LOW_BITS>(*dot);
-        }
         if bits == ActivationBits::Fifteen {
+            for dot in dots.as_flattened_mut() {
+                *dot = R::scale_up::<LOW_BITS>(*dot);
+            }
             for quad in 0..QUADS / 2 {
                 for (row, dots) in dots.iter_mut().enumerate() {
                     add_quads::<R, BITS>(dots, codes, &(*activations.add(row)).low, quad);

@@ -77,6 +77,7 @@ unsafe fn run_few<R: Registers, F: BlockFormat>(task: &Task<'_>, rows: Range<usi
         let outputs = STRIP_ROWS.min(task.outputs.end - first);
         for panel_row in rows.clone().step_by(PANEL_ROWS) {
             let panel = panels.panel(panel_row);
+            task.prefetch_output(panel_row..panel_row + panel.rows, first);
             let mut results = [[0.0; STRIP_ROWS]; PANEL_ROWS];
             for lane in (0..outputs).step_by(R::LANES) {
                 // SAFETY: the caller guarantees the CPU features.

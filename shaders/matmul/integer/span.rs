@@ -50,10 +50,14 @@ pub(super) unsafe fn run_rows<R: Registers, F: BlockFormat>(task: &Task<'_>, row
             // The second half of a strip finds the weights in the cache.
             let ahead = if lane == 0 { task.tuning.prefetch_ahead } else { 0 };
             for first_block in (0..blocks).step_by(SPAN_RUNS / Packing::<F>::RUNS) {
-                let blocks = first_block..blocks.min(first_block + SPAN_RUNS / Packing::<F>::RUNS);
+                let span_blocks = first_block..blocks.min(first_block + SPAN_RUNS / Packing::<F>::RUNS);
+                let is_last = span_blocks.end == blocks;
                 // SAFETY: the caller guarantees the CPU features.
-                unsafe { span.unpack::<F>(strip, lane, blocks, ahead) };
+                unsafe { span.unpack::<F>(strip, lane, span_blocks, ahead) };
                 for (panel_row, sums) in rows.clone().step_by(PANEL_ROWS).zip(sums.chunks_mut(PANEL_ROWS)) {
+                    if is_last {
+                        task.prefetch_output(panel_row..panel_row + sums.len(), first);
+                    }
                     // SAFETY: as above.
                     unsafe { share::<R, F>(AddPanel { span: &span, panel: panels.panel(panel_row), lane, sums }) };
                 }

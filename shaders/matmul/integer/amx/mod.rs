@@ -176,13 +176,16 @@ struct Span {
 struct Dots([[[[i32; STRIP_ROWS]; PANEL_ROWS]; 2]; 2]);
 
 impl Dots {
-    /// The dot products of a group and a row, with both planes combined.
+    /// The dot products of a group and a row, with both planes combined. With 8 bits the low plane has none.
     #[inline(always)]
-    unsafe fn of<const GROUP: usize>(&self, row: usize) -> __m512i {
+    unsafe fn of<const GROUP: usize>(&self, row: usize, bits: ActivationBits) -> __m512i {
         let [high, low] = &self.0[GROUP];
         // SAFETY: a row has the size of a register; the caller guarantees the CPU features.
         unsafe {
             let high = Zmm::load(high[row].as_ptr().cast());
+            if bits == ActivationBits::Eight {
+                return high;
+            }
             Zmm::add(Zmm::scale_up::<LOW_BITS>(high), Zmm::load(low[row].as_ptr().cast()))
         }
     }
@@ -292,7 +295,7 @@ impl Span {
                     );
                 }
                 let scales = self.scales[run].assume_init_ref();
-                add_scaled::<K, WHOLE>(&mut registers, &dots[run % 2], scales, activations, rows);
+                add_scaled::<K, WHOLE>(&mut registers, (&dots[run % 2], bits), scales, activations, rows);
             }
             for (row, register) in registers.iter().enumerate() {
                 _mm512_storeu_ps(sums[row].as_mut_ptr(), *register);
@@ -310,7 +313,6 @@ unsafe fn multiply_run<T: Tiles, K: Terms>(
     bits: ActivationBits,
     dots: &mut Dots,
 ) {
-    // With 8 bits the sums of the low plane remain zero.
     let has_low = bits == ActivationBits::Fifteen;
     let activations = activations.cast::<u8>();
     let [[high, low], [second_high, second_low]] = &mut dots.0;
@@ -352,7 +354,7 @@ unsafe fn multiply_run<T: Tiles, K: Terms>(
 #[inline(always)]
 unsafe fn add_scaled<K: Terms, const WHOLE: bool>(
     sums: &mut [__m512; PANEL_ROWS],
-    dots: &Dots,
+    dots: (&Dots, ActivationBits),
     scales: &Scales<Zmm>,
     activations: *const Block,
     rows: usize,
@@ -377,7 +379,7 @@ unsafe fn add_scaled<K: Terms, const WHOLE: bool>(
 unsafe fn add_scaled_rows<K: Terms>(
     sums: &mut [__m512],
     first: usize,
-    dots: &Dots,
+    (dots, bits): (&Dots, ActivationBits),
     scales: &Scales<Zmm>,
     activations: *const Block,
 ) {
@@ -386,8 +388,8 @@ unsafe fn add_scaled_rows<K: Terms>(
         // SAFETY: `dots` and `activations` contain the row; the caller guarantees the CPU features.
         unsafe {
             let activations = &*activations.add(row);
-            let first = dots.of::<0>(row);
-            let second = if K::HALVES { dots.of::<1>(row) } else { Zmm::zero() };
+            let first = dots.of::<0>(row, bits);
+            let second = if K::HALVES { dots.of::<1>(row, bits) } else { Zmm::zero() };
             let product = products::product::<Zmm, K>([first, second], scales, activations, 0);
             *sum = Zmm::multiply_add(product, Zmm::splat(activations.scale), *sum);
         }

@@ -141,14 +141,14 @@ impl<R: RowProducts> Products for R {
             for (row, dots) in dots.iter_mut().enumerate() {
                 let block = &*activations.add(row);
                 for (half, dot) in dots.iter_mut().enumerate() {
-                    *dot = scale_up(add_half::<R>(*dot, codes, load(&block.high, half), half));
+                    *dot = add_half::<R>(*dot, codes, load(&block.high, half), half);
                 }
             }
             if bits == ActivationBits::Fifteen {
                 for (row, dots) in dots.iter_mut().enumerate() {
                     let block = &*activations.add(row);
                     for (half, dot) in dots.iter_mut().enumerate() {
-                        *dot = add_half::<R>(*dot, codes, load(&block.low, half), half);
+                        *dot = add_half::<R>(scale_up(*dot), codes, load(&block.low, half), half);
                     }
                 }
             }
@@ -201,9 +201,8 @@ impl Products for Matrices {
                 let blocks = [&*activations.add(2 * pair), &*activations.add(2 * pair + 1)];
                 for half in 0..2 {
                     let mut sums = add_half_of_pair([vdupq_n_s32(0); 2], codes, blocks.map(|block| &block.high), half);
-                    sums = sums.map(scale_up);
                     if bits == ActivationBits::Fifteen {
-                        sums = add_half_of_pair(sums, codes, blocks.map(|block| &block.low), half);
+                        sums = add_half_of_pair(sums.map(scale_up), codes, blocks.map(|block| &block.low), half);
                     }
                     // From two outputs of both rows to all outputs of each row.
                     let [first, second] = sums.map(|sums| vreinterpretq_s64_s32(sums));
