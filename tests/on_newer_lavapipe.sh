@@ -16,7 +16,7 @@ export VK_LAYER_SYNCVAL_SHADER_ACCESSES_HEURISTIC=1
 log="$directory/tests.log"
 # The tests in which matrices are used. `cargo test` runs the others on the usual device.
 engine=(float16_matrices tests::matmul tests::attention tiles_of_every_height)
-models=(float16_cache a_context_of_many_blocks experts_)
+models=(float16_cache a_context_of_many_blocks)
 # The longest tests of the slow tier, one of them a day.
 longest=(all_workgroup_shapes every_case_of_products every_case_of_experts every_case_of_fusion every_case_of_attention)
 engine+=("${longest[$((${CUELIGHT_TEST_SEED:-$(date +%s) / 86400} % ${#longest[@]}))]}")
