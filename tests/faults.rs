@@ -5,7 +5,7 @@
 #![cfg(debug_assertions)]
 #![allow(clippy::unwrap_used)]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -60,9 +60,14 @@ const RANDOM_STREAMS: u64 = 48;
 /// Fewer than the restarts that a server allows within a minute.
 const RANDOM_FAULTS: u64 = 8;
 
+/// The file of a tiny checkpoint.
+fn checkpoint(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families").join(name)
+}
+
 /// Starts a server with a tiny checkpoint.
 async fn tiny_server() -> Arc<ServerProcess> {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families/llama-q4_k.gguf");
+    let model = checkpoint("llama-q4_k.gguf");
     let flags = ["--device", "cpu", "--max-seqs", "8", "--ctx-size", "512", "--step-timeout", "2s"];
     Arc::new(ServerProcess::start_model(&model, &flags).await)
 }
@@ -135,6 +140,21 @@ async fn a_request_survives_the_death_of_the_scheduler_that_decides_about_it() {
     assert!(answer.status == 200 && answer.is_whole, "{answer:?}");
     assert_eq!(answer.text, expected.text);
     assert_eq!(server.metric("cuelight_actor_restarts_total").await, 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn experts_that_die_during_a_step_are_restarted_and_no_text_changes() {
+    let flags = ["--device", "cpu", "--cpu-experts", "all", "--ctx-size", "256"];
+    let server = ServerProcess::start_model(&checkpoint("qwen3moe.gguf"), &flags).await;
+    let request = chat(&text(20, 1), 40);
+    let expected = server.stream(&request).await;
+    for deaths in 1..=3 {
+        server.fault("experts").await;
+        let answer = server.stream(&request).await;
+        assert!(answer.status == 200 && answer.is_whole, "{answer:?}");
+        assert_eq!(answer.text, expected.text);
+        assert_eq!(server.metric("cuelight_actor_restarts_total").await, f64::from(deaths));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
