@@ -8,7 +8,6 @@
 //! it was compiled from. The feature `compile-shaders` compiles the shaders again and updates `spirv/`.
 
 use std::error::Error;
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -35,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     #[cfg(feature = "compile-shaders")]
     compile::update(&sources, &hash)?;
     if fs::read_to_string(SOURCES).is_ok_and(|kept| kept == hash) {
-        fs::write(out.join("modules.rs"), modules(&sources)?)?;
+        fs::write(out.join("modules.rs"), modules(&sources))?;
         Ok(())
     } else {
         Err("shaders/spirv is older than the GLSL: run `cargo build -p cuelight-shaders --features compile-shaders`"
@@ -58,14 +57,9 @@ fn registry(lib: &str) -> Result<String, Box<dyn Error>> {
 }
 
 /// The source of the table of modules.
-fn modules(sources: &[PathBuf]) -> Result<String, Box<dyn Error>> {
-    let folder = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join(SPIRV);
-    let mut table = String::new();
-    for file in shaders(sources) {
-        let name = module_name(file);
-        writeln!(table, "    {name} => {:?},", folder.join(format!("{name}.spv")))?;
-    }
-    Ok(format!("modules! {{\n{table}}}\n"))
+fn modules(sources: &[PathBuf]) -> String {
+    let names: String = shaders(sources).map(|file| format!("    {},\n", module_name(file))).collect();
+    format!("modules! {{\n{names}}}\n")
 }
 
 /// The shaders among the sources; the others are included.

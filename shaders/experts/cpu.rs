@@ -395,6 +395,7 @@ impl Products<'_> {
                 outputs: range.clone(),
                 input,
                 integers: integers.map(|(packed, panels)| (packed, panels.of_group(group.pairs.clone()))),
+                rounded: None,
                 rows: group.pairs.len(),
                 tuning: self.tuning,
                 output,

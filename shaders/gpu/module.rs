@@ -1,7 +1,7 @@
 //! The shaders, compiled to SPIR-V by `build.rs`. A module is named after the path of its `.comp` file.
 
 macro_rules! modules {
-    ($($name:ident => $file:literal,)+) => {
+    ($($name:ident,)+) => {
         /// A compiled shader.
         #[allow(missing_docs)]
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,7 +38,9 @@ macro_rules! modules {
             #[must_use]
             pub fn code(self) -> &'static [u8] {
                 match self {
-                    $(Module::$name => include_bytes!($file),)+
+                    $(Module::$name => {
+                        include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/spirv/", stringify!($name), ".spv"))
+                    })+
                 }
             }
         }

@@ -23,7 +23,7 @@ use crate::quant::avx2::Sink;
 /// Columns decoded at a time; a multiple of every block length.
 const SPAN: usize = 256;
 /// Weight rows that are decoded together.
-const GROUP_OUTPUTS: usize = 16;
+pub(super) const GROUP_OUTPUTS: usize = 16;
 /// Registers with the running sums of a row of input, each for two outputs of the group.
 const PAIRS: usize = GROUP_OUTPUTS / 2;
 /// Registers of a row of input in a tile.
@@ -201,7 +201,7 @@ fn tile<const ROWS: usize>(
 
 /// The sums of the lanes of each half, added in the order of [`horizontal_sum`](crate::lanes::horizontal_sum).
 #[target_feature(enable = "avx512f,avx512dq")]
-fn totals(sums: &[__m512; PAIRS]) -> [f32; GROUP_OUTPUTS] {
+pub(super) fn totals(sums: &[__m512; PAIRS]) -> [f32; GROUP_OUTPUTS] {
     // [[a + e, b + f, c + g, d + h] of four outputs] of four such groups.
     let quarters: [__m512; 4] = std::array::from_fn(|index| {
         let (x, y) = (sums[2 * index], sums[2 * index + 1]);

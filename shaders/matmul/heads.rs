@@ -116,8 +116,19 @@ impl HeadLinear {
             let input = if integers.is_some() { &[] } else { &gathered[pairs.start * columns..pairs.end * columns] };
             let outputs = first..outputs.min(first + per_task);
             let weight = &self.heads[head];
-            Task { weight, factor: 1.0, bias: None, outputs, input, integers, rows, tuning, output: &results[head] }
-                .run(kernel);
+            Task {
+                weight,
+                factor: 1.0,
+                bias: None,
+                outputs,
+                input,
+                integers,
+                rounded: None,
+                rows,
+                tuning,
+                output: &results[head],
+            }
+            .run(kernel);
         });
         drop(results);
         for (pair, result) in rest[..output].chunks_exact(outputs).enumerate() {

@@ -3,6 +3,7 @@
 //! - [`Linear`]: the op, its checks, and how its work is split into tasks
 //! - [`mod@reference`]: the float64 reference, for tests
 //! - [`scalar`], `avx2`, `avx512`, `neon`: the float32 kernels, one file per instruction set
+//! - `bfloat16`, `avx512_bf16`: BF16 weights with activations rounded to BF16
 //! - [`integer`]: the kernels that round the input to 15 bits
 //! - `heads`: the op with one weight per head of the input
 //! - `gpu`: the GPU dispatches
@@ -28,6 +29,7 @@ use crate::op::ShapeError;
 use crate::prefetch::prefetch;
 use crate::tuning::Tuning;
 use crate::weight::Weight;
+use bfloat16::RoundedRows;
 use integer::activations::Panels;
 use integer::packed::PackedWeight;
 
@@ -38,6 +40,9 @@ pub(crate) use inputs::{exact_activations, parts};
 pub mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_bf16;
+mod bfloat16;
 mod cases;
 mod few_rows;
 pub(crate) mod gpu;
@@ -67,6 +72,7 @@ pub use heads::HeadLinear;
 /// - Integer kernels round x to 15 bits in blocks of 32 if the weight is quantised. The rounding error is at most half
 ///   a step; a step is the largest magnitude of the block divided by 127 * 128. They agree with [`mod@reference`]
 ///   within that error
+/// - With 8 bits, x is rounded to BF16 if w is in BF16 and the CPU has AVX512-BF16
 /// - GPUs compute in float32, with another order of additions. If the GPU multiplies float16 matrices, w is not stored
 ///   in float32, and the step has more than 8 rows, then each row of x is rounded to at least 11 bits relative to its
 ///   largest magnitude, and the decoded weights to 11 bits. The result agrees with [`mod@reference`] within that error
@@ -125,6 +131,8 @@ pub(crate) struct Task<'a> {
     pub input: &'a [f32],
     /// The weight and the input for the integer kernels.
     pub integers: Option<(&'a PackedWeight, Panels<'a>)>,
+    /// The input for BF16 weights, if it is rounded to BF16.
+    pub rounded: Option<RoundedRows<'a>>,
     pub rows: usize,
     pub tuning: Tuning,
     /// [rows, weight.rows]

@@ -1,5 +1,6 @@
 //! The Linear op: its shapes, its cost, and how its work is split into tasks.
 
+use super::bfloat16::{self, RoundedRows};
 use super::integer::activations::{self, Panels};
 use super::integer::packed::PackedWeight;
 use super::{Linear, MAX_WEIGHTS, TASK_OUTPUTS, Task, gpu};
@@ -42,8 +43,8 @@ impl Op for Linear {
     }
 
     fn scratch_len(&self, kernel: Kernel, rows: usize, _: usize) -> usize {
-        let rounds = self.weights.iter().any(|weight| self.repacks(kernel, weight));
-        if rounds { activations::scratch_len(rows, self.weights[0].columns) } else { 0 }
+        let (to_integers, to_bfloat16) = self.scratch_parts(kernel, rows);
+        to_integers + to_bfloat16
     }
 
     fn cost(&self, args: &CostArgs<'_>) -> Cost {
@@ -78,8 +79,12 @@ impl Op for Linear {
         assert_eq!(args.outputs.len(), self.weights.len(), "one output for each weight");
         let (input, rows, columns) = (args.inputs[0], args.rows, self.weights[0].columns);
         assert_eq!(input.len(), rows * columns, "input of {:?} for {rows} rows", self.weights[0]);
-        let panels = (self.scratch_len(kernel, rows, 0) > 0)
-            .then(|| Panels::round(kernel, args.activation_bits, args.team, input, rows, columns, args.scratch));
+        let (bits, team) = (args.activation_bits, args.team);
+        let (to_integers, to_bfloat16) = args.scratch.split_at_mut(self.scratch_parts(kernel, rows).0);
+        let panels =
+            (!to_integers.is_empty()).then(|| Panels::round(kernel, bits, team, input, rows, columns, to_integers));
+        let rounds = self.weights.iter().any(|weight| bfloat16::multiplies(kernel, bits, weight.format));
+        let rounded = rounds.then(|| RoundedRows::round(team, input, columns, to_bfloat16));
         assert!(
             !kernel.is_integer() || self.packed.len() == self.weights.len(),
             "linear: weights are not prepared for the {kernel} kernel"
@@ -104,6 +109,7 @@ impl Op for Linear {
                         outputs: task * per_task..weight.rows.min((task + 1) * per_task),
                         input,
                         integers: packed.zip(panels),
+                        rounded: rounded.filter(|_| bfloat16::multiplies(kernel, bits, weight.format)),
                         rows,
                         tuning: args.tuning,
                         output,
@@ -129,6 +135,18 @@ impl Op for Linear {
 }
 
 impl Linear {
+    /// Scratch memory for the input rounded to integers, and for the input rounded to BF16.
+    fn scratch_parts(&self, kernel: Kernel, rows: usize) -> (usize, usize) {
+        let columns = self.weights[0].columns;
+        let any = |what: &dyn Fn(&Weight) -> bool| self.weights.iter().any(what);
+        let integers = any(&|weight| self.repacks(kernel, weight));
+        let bfloat16 = any(&|weight| bfloat16::can_multiply(kernel, weight.format));
+        (
+            if integers { activations::scratch_len(rows, columns) } else { 0 },
+            if bfloat16 { bfloat16::scratch_len(rows, columns) } else { 0 },
+        )
+    }
+
     /// Outputs of one task: a few tasks for each thread, so that other threads can compensate for a slow one, but not
     /// so small that scheduling a task costs more than computing it.
     fn outputs_per_task(&self, threads: usize, rows: usize) -> usize {

@@ -6,7 +6,7 @@ use super::integer;
 use super::neon;
 use super::{Task, scalar};
 #[cfg(target_arch = "x86_64")]
-use super::{avx2, avx512};
+use super::{avx2, avx512, avx512_bf16};
 use crate::cpu::{InstructionSet, Kernel};
 use crate::quant::dispatch;
 
@@ -16,9 +16,11 @@ impl Task<'_> {
         // SAFETY: the ops that create tasks check that the CPU supports the kernel. Every kernel of x86-64 except the portable one
         // also requires AVX2.
         unsafe {
-            match self.integers {
-                Some(_) => self.run_in_integers(kernel),
-                None => self.run_in_floats(kernel.instruction_set()),
+            match (self.integers, self.rounded) {
+                (Some(_), _) => self.run_in_integers(kernel),
+                #[cfg(target_arch = "x86_64")]
+                (_, Some(rows)) => avx512_bf16::run(self, rows),
+                _ => self.run_in_floats(kernel.instruction_set()),
             }
         }
     }

@@ -44,6 +44,7 @@ fn both(format: Format, outputs: Range<usize>, columns: usize, rows: usize, seed
             outputs: outputs.clone(),
             input: &input,
             integers: Some((&packed, panels)),
+            rounded: None,
             rows,
             tuning: Tuning { amx_least_rows: 1 + seed as usize % 6, ..Tuning::default() },
             output: &SharedMut::new(&mut output),
