@@ -503,20 +503,6 @@ impl MemoryRequest {
     }
 }
 
-/// Checks that weights alone fit.
-///
-/// # Errors
-/// [`TooLarge::Memory`] when they do not.
-pub fn check(weights_bytes: u64, available_bytes: Option<u64>) -> Result<(), TooLarge> {
-    match available_bytes.map(usable) {
-        Some(available_bytes) if weights_bytes > available_bytes => {
-            let (kv_bytes, scratch_bytes, text_bytes, draft_bytes) = (0, 0, 0, 0);
-            Err(TooLarge::Memory { weights_bytes, kv_bytes, scratch_bytes, text_bytes, draft_bytes, available_bytes })
-        }
-        _ => Ok(()),
-    }
-}
-
 /// The usable part of `available_bytes`; the rest is left to other programs.
 #[must_use]
 pub fn usable(available_bytes: u64) -> u64 {

@@ -254,7 +254,7 @@ async fn a_device_lost_by_its_driver_is_destroyed_properly_and_texts_are_unchang
     }
 
     let expected = together(&server).await;
-    for (number, kind) in (1..).zip(["lost_at_submit", "lost_at_wait"]) {
+    for (number, kind) in (1..).zip(["lost_at_submit", "lost_at_wait", "lost_at_timeline"]) {
         let before = server.metric("cuelight_generation_tokens_total").await;
         let streams = tokio::spawn({
             let server = server.clone();

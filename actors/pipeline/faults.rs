@@ -3,7 +3,8 @@
 //! `POST /debug/fault` with `{"kind": "panic"}`, `"device_lost"` or `"hang"` arms one fault, which the next step of any
 //! engine triggers. `"experts"` is triggered by the next expert job on the host and kills the experts actor. `"sampler"`,
 //! `"scheduler"` and `"loader"` make these actors panic: the sampler between two requests of a step, the scheduler between
-//! a decision and its effects, the loader when it is to load. `"lost_at_submit"` and `"lost_at_wait"` make the GPU driver report a lost device at the next submission or wait.
+//! a decision and its effects, the loader when it is to load. `"lost_at_submit"` and `"lost_at_wait"` make the GPU driver report a lost device at the next submission or wait,
+//! and `"lost_at_timeline"` makes it report success with a timeline at its largest value.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -48,6 +49,7 @@ impl Fault {
             "device_lost" => Some(Fault::DeviceLost),
             "lost_at_submit" => Some(Fault::LostAt(DeviceCall::Submit)),
             "lost_at_wait" => Some(Fault::LostAt(DeviceCall::Wait)),
+            "lost_at_timeline" => Some(Fault::LostAt(DeviceCall::Timeline)),
             "hang" => Some(Fault::Hang),
             "experts" => Some(Fault::Experts),
             "sampler" => Some(Fault::Sampler),

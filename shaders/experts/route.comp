@@ -88,8 +88,8 @@ void score(uint64_t row) {
     barrier();
 }
 
-// The score of a group: the sum of its two best preferences.
-float two_best(uint group) {
+// The score of a group: its best preference with a softmax, otherwise the sum of the two best.
+float group_score(uint group) {
     float first = preferences[group * GROUP_SIZE];
     if (GROUP_SIZE == 1) return first;
     float second = preferences[group * GROUP_SIZE + 1];
@@ -103,13 +103,13 @@ float two_best(uint group) {
         second = max(second, min(first, preference));
         first = max(first, preference);
     }
-    return first + second;
+    return SOFTMAX ? first : first + second;
 }
 
 // Excludes all experts that are not in the best groups.
 void exclude_groups() {
     uint lane = gl_LocalInvocationID.x;
-    for (uint g = lane; g < N_GROUPS; g += WORKGROUP_SIZE) group_keys[g] = key_of(two_best(g));
+    for (uint g = lane; g < N_GROUPS; g += WORKGROUP_SIZE) group_keys[g] = key_of(group_score(g));
     barrier();
     for (uint i = 0; i < USED_GROUPS; i++) {
         uvec2 candidate = uvec2(0, N_GROUPS - 1);

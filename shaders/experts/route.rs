@@ -16,7 +16,8 @@ pub enum Scoring {
     Sigmoid,
 }
 
-/// Groups of equal size, of which a row uses only the best. The score of a group is the sum of its two best experts.
+/// Groups of equal size, of which a row uses only the best. The score of a group is that of its best expert with a softmax, and
+/// the sum of its two best experts with sigmoids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Groups {
     /// The number of groups.
@@ -31,8 +32,8 @@ pub struct Groups {
 /// - Input: logits [rows, n_experts]; output: routes [rows, 2 top_k], the expert numbers, then their weights.
 /// - Experts are ranked by `score + bias`. The weight of an expert is its score, divided by the sum of the selected
 ///   scores if weights are renormalised, times `scale`, times the scale of the expert.
-/// - Source: Jiang et al. 2024, "Mixtral of Experts"; DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", 2.1.2 (bias,
-///   groups).
+/// - Source: Jiang et al. 2024, "Mixtral of Experts"; DeepSeek-AI 2024, "DeepSeek-V2", 2.2.2 (groups with a softmax), and
+///   "DeepSeek-V3 Technical Report", 2.1.2 (bias, groups with sigmoids).
 #[derive(Debug, Clone)]
 pub struct Route {
     scoring: Scoring,
@@ -165,7 +166,7 @@ impl Route {
     fn row(&self, logits: &[f32], scores: &mut [Candidate], routes: &mut [f32]) {
         self.score(logits, scores);
         if let Some(groups) = self.groups {
-            exclude_groups(scores, groups);
+            exclude_groups(scores, self.scoring, groups);
         }
         let (experts, weights) = routes.split_at_mut(self.top_k);
         let mut sum = 0.0;
@@ -224,19 +225,17 @@ fn best(candidates: &[Candidate]) -> usize {
 }
 
 /// Excludes all experts that are not in the best groups.
-fn exclude_groups(candidates: &mut [Candidate], Groups { count, used }: Groups) {
+fn exclude_groups(candidates: &mut [Candidate], scoring: Scoring, Groups { count, used }: Groups) {
     let size = candidates.len() / count;
-    let two_best = |group: &[Candidate]| {
+    let score = |group: &[Candidate]| {
         let (mut first, mut second) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
         for preference in group.iter().filter_map(|candidate| candidate.preference) {
             (first, second) = (first.max(preference), second.max(preference.min(first)));
         }
-        if second == f32::NEG_INFINITY { first } else { first + second }
+        if second == f32::NEG_INFINITY || scoring == Scoring::Softmax { first } else { first + second }
     };
-    let mut groups: Vec<Candidate> = candidates
-        .chunks_exact(size)
-        .map(|group| Candidate { score: 0.0, preference: Some(two_best(group)) })
-        .collect();
+    let mut groups: Vec<Candidate> =
+        candidates.chunks_exact(size).map(|group| Candidate { score: 0.0, preference: Some(score(group)) }).collect();
     let mut is_kept = vec![false; count];
     for _ in 0..used {
         let best = best(&groups);

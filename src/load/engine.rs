@@ -129,12 +129,12 @@ impl Division {
         parts.chain(host).collect::<Vec<_>>().join(" + ")
     }
 
-    /// The memories of its parts and of its draft model, each once; `None` is the host's memory.
+    /// The memories of its parts and of its draft model, each once. `None` is the host's memory, which every model uses: it has the
+    /// vocabulary, requests and copies of KV blocks.
     pub fn memories(&self, options: &LoadOptions) -> Vec<Option<String>> {
         let of_parts = self.parts.iter().map(|part| part.target.own_memory(options));
         let of_draft = options.draft.iter().map(|draft| draft.device.clone());
-        let of_host = self.host.as_ref().map(|_| None);
-        let mut memories: Vec<Option<String>> = of_parts.chain(of_draft).chain(of_host).collect();
+        let mut memories: Vec<Option<String>> = of_parts.chain(of_draft).chain([None]).collect();
         memories.sort();
         memories.dedup();
         memories
@@ -157,12 +157,8 @@ impl Division {
         // Pages of weights that a device copies are released to the file. Without a file they stay in host memory.
         let retained = self.parts.iter().map(|part| part.retained_bytes(options));
         let retained: u64 = retained.chain(self.host.as_ref().map(|host| host.retained_bytes(options))).sum();
-        let memories = self.memories(options);
-        if !memories.contains(&None) {
-            memory::check(retained, memory::available())?;
-        }
         let mut plans = Vec::new();
-        for own_memory in memories {
+        for own_memory in self.memories(options) {
             let is_host = own_memory.is_none();
             let share = |bytes: u64| bytes / sharers.of(&own_memory);
             let parts = self.parts.iter().zip(&footprints);
@@ -176,7 +172,7 @@ impl Division {
             let adapters: u64 = footprints().map(|footprint| footprint.adapters).sum();
             let in_host = if is_host { retained + tied } else { 0 };
             let available = here().filter_map(|(part, _)| part.target.available_bytes()).min();
-            let plan = memory::plan(&MemoryRequest {
+            let mut plan = memory::plan(&MemoryRequest {
                 weights_bytes: weights + in_host,
                 text_bytes: if is_host { request.text_bytes } else { 0 },
                 adapter_bytes: adapters + if is_host { request.adapter_bytes } else { 0 },
@@ -192,6 +188,10 @@ impl Division {
                 own_memory: own_memory.clone(),
                 ..request.clone()
             })?;
+            if block_bytes == 0 && all_blocks > 0 {
+                // Another memory has the blocks.
+                plan.kv_blocks = usize::MAX;
+            }
             plans.push(plan);
         }
         Ok(MemoryPlan::together(plans))

@@ -202,7 +202,9 @@ impl<'a> Builder<'a> {
     ) -> Result<Vec<ValueId>, BuildError> {
         let (columns, rows) = (self.graph.width(x), sizes.iter().sum());
         let whole = self.weights.matrix(&format!("blk.{layer}.{stem}.weight"), rows, columns)?;
+        let factor = self.weights.factor(&format!("blk.{layer}.{stem}"))?;
         let bias = self.weights.optional_vector(&format!("blk.{layer}.{stem}.bias"), rows)?;
+        let bias = bias.map(|bias| before_factor(bias, factor));
         let (mut matrices, mut biases, mut start) = (Vec::new(), Vec::new(), 0);
         for size in sizes {
             let range = start..start + size;
@@ -213,6 +215,8 @@ impl<'a> Builder<'a> {
         let order = self.weights.input_order(&format!("blk.{layer}.{stem}"), columns)?;
         let input = self.ordered(order, x)?;
         let products = self.graph.push(Linear::new(matrices, biases)?, &[input])?;
+        let products =
+            products.into_iter().map(|product| self.times(factor, product)).collect::<Result<Vec<_>, _>>()?;
         let mut end = 0;
         let parts = sizes.iter().map(|size| {
             end += size;

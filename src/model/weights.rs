@@ -65,7 +65,7 @@ impl<'a> Weights<'a> {
     /// [`ModelError`] when it is missing, in an unknown format, or of another shape.
     pub fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Weight, ModelError> {
         let weight = self.checkpoint.weight_of_shape(name, [rows, columns])?;
-        if [weight.rows, weight.columns] != [rows, columns] {
+        if [weight.rows, weight.columns] != [rows, columns] || rows == 0 || columns == 0 {
             return Err(ModelError::TensorShape {
                 file: self.file(),
                 tensor: name.to_owned(),

@@ -124,11 +124,26 @@ impl Device {
         loop {
             // SAFETY: the semaphore belongs to the device.
             match self.unless_lost(|| unsafe { self.raw.wait_semaphores(&info, SLICE.as_nanos() as u64) }) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return self.check_timeline(),
                 Err(vk::Result::TIMEOUT) => {}
                 Err(result) => return Err(VulkanError::of("vkWaitSemaphores")(result)),
             }
         }
+    }
+
+    /// Checks that the timeline has a value of a submission. A driver may set it to its largest value when the device is lost, and
+    /// report that waits have succeeded.
+    fn check_timeline(&self) -> Result<(), VulkanError> {
+        // SAFETY: the semaphore belongs to the device.
+        let reached = unsafe { self.raw.get_semaphore_counter_value(self.queue.timeline) };
+        let reached = reached.map_err(VulkanError::of("vkGetSemaphoreCounterValue"))?;
+        #[cfg(debug_assertions)]
+        let reached = if DeviceCall::Timeline.take_armed() { u64::MAX } else { reached };
+        if reached <= *self.queue.submitted.lock().unwrap_or_else(PoisonError::into_inner) {
+            return Ok(());
+        }
+        self.lose();
+        Err(VulkanError::of("vkWaitSemaphores")(vk::Result::ERROR_DEVICE_LOST))
     }
 
     /// Waits until all submissions have completed.

@@ -9,12 +9,14 @@ pub enum DeviceCall {
     Submit,
     /// `vkWaitSemaphores`: the submitted commands run, but their completion is not reported.
     Wait,
+    /// `vkGetSemaphoreCounterValue`: the timeline has its largest value, although a wait reported no error.
+    Timeline,
 }
 
 static ARMED: Mutex<Option<DeviceCall>> = Mutex::new(None);
 
 impl DeviceCall {
-    /// Makes the next such call, on any device, return `VK_ERROR_DEVICE_LOST` and do nothing.
+    /// Makes the next such call, on any device, find the device lost.
     pub fn arm(self) {
         *ARMED.lock().unwrap_or_else(PoisonError::into_inner) = Some(self);
     }

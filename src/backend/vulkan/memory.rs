@@ -58,7 +58,8 @@ impl Memory {
 
 const BLOCK_BYTES: u64 = 4 << 20;
 
-/// The memory type to use for a kind of memory. Device memory is in the largest device-local heap.
+/// The memory type to use for a kind of memory. Device memory is in the largest device-local heap. Nothing is flushed or
+/// invalidated, so memory that the CPU accesses must be coherent.
 fn choose_type(memory: &vk::PhysicalDeviceMemoryProperties, kind: MemoryKind) -> u32 {
     use vk::MemoryPropertyFlags as Flags;
     let score = |memory_type: &vk::MemoryType| {
@@ -66,23 +67,64 @@ fn choose_type(memory: &vk::PhysicalDeviceMemoryProperties, kind: MemoryKind) ->
         let heap = memory.memory_heaps[memory_type.heap_index as usize].size;
         match kind {
             MemoryKind::Device => {
-                (flags.contains(Flags::DEVICE_LOCAL), heap, flags.contains(Flags::HOST_VISIBLE), true)
+                let access = match flags.contains(Flags::HOST_VISIBLE) {
+                    true if flags.contains(Flags::HOST_COHERENT) => 2,
+                    true => 0,
+                    false => 1,
+                };
+                (flags.contains(Flags::DEVICE_LOCAL), heap, access)
             }
             MemoryKind::Host => (
                 flags.contains(Flags::HOST_VISIBLE | Flags::HOST_COHERENT),
                 u64::from(flags.contains(Flags::HOST_CACHED)),
-                !flags.contains(Flags::DEVICE_LOCAL),
-                true,
+                u8::from(!flags.contains(Flags::DEVICE_LOCAL)),
             ),
         }
     };
+    // Buffers cannot use these, or only slowly.
+    let special = Flags::PROTECTED | Flags::LAZILY_ALLOCATED | Flags::DEVICE_COHERENT_AMD | Flags::DEVICE_UNCACHED_AMD;
     let types = &memory.memory_types[..memory.memory_type_count as usize];
+    let usual = types.iter().enumerate().filter(|(_, memory_type)| !memory_type.property_flags.intersects(special));
     // The first of equal types: drivers list better types first.
-    let best = types.iter().enumerate().rev().max_by_key(|(_, memory_type)| score(memory_type));
+    let best = usual.rev().max_by_key(|(_, memory_type)| score(memory_type));
     best.map_or(0, |(index, _)| index as u32)
 }
 
 pub(super) fn out_of_memory(what: &str, bytes: u64, _error: &AllocationError) -> VulkanError {
     // The allocator has several errors, but every request here is for memory, so each means that memory is short.
     VulkanError::OutOfMemory { what: what.to_owned(), bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use vk::MemoryPropertyFlags as Flags;
+
+    use super::*;
+
+    const LOCAL: Flags = Flags::DEVICE_LOCAL;
+    const SHARED: Flags = Flags::from_raw(Flags::HOST_VISIBLE.as_raw() | Flags::HOST_COHERENT.as_raw());
+
+    /// The types chosen for device and host memory, of types in one heap.
+    fn chosen(types: &[Flags]) -> [u32; 2] {
+        let mut memory = vk::PhysicalDeviceMemoryProperties::default();
+        memory.memory_type_count = types.len() as u32;
+        memory.memory_heaps[0].size = 1 << 30;
+        for (memory_type, flags) in memory.memory_types.iter_mut().zip(types) {
+            memory_type.property_flags = *flags;
+        }
+        [MemoryKind::Device, MemoryKind::Host].map(|kind| choose_type(&memory, kind))
+    }
+
+    #[test]
+    fn device_memory_is_visible_to_the_cpu_only_if_it_is_coherent() {
+        let managed = LOCAL | Flags::HOST_VISIBLE | Flags::HOST_CACHED;
+        assert_eq!(chosen(&[LOCAL, SHARED, managed]), [0, 1]);
+        assert_eq!(chosen(&[LOCAL, SHARED | Flags::HOST_CACHED, LOCAL | SHARED]), [2, 1]);
+    }
+
+    #[test]
+    fn special_types_are_not_used() {
+        assert_eq!(chosen(&[LOCAL | Flags::PROTECTED, LOCAL, SHARED]), [1, 2]);
+        assert_eq!(chosen(&[LOCAL | SHARED | Flags::DEVICE_COHERENT_AMD, LOCAL, SHARED]), [1, 2]);
+    }
 }

@@ -68,10 +68,12 @@ impl DeviceInfo {
         let mut driver = vk::PhysicalDeviceDriverProperties::default();
         let mut subgroup = vk::PhysicalDeviceSubgroupProperties::default();
         let mut allocation = vk::PhysicalDeviceMaintenance3Properties::default();
+        let mut buffer = vk::PhysicalDeviceMaintenance4Properties::default();
         let mut properties = vk::PhysicalDeviceProperties2::default()
             .push_next(&mut driver)
             .push_next(&mut subgroup)
-            .push_next(&mut allocation);
+            .push_next(&mut allocation)
+            .push_next(&mut buffer);
         // SAFETY: the device belongs to the instance; every structure in the chain outlives the call.
         unsafe { instance.raw.get_physical_device_properties2(raw, &mut properties) };
         let vk::PhysicalDeviceProperties { limits, device_type, api_version, pipeline_cache_uuid, .. } =
@@ -107,7 +109,11 @@ impl DeviceInfo {
                 compute_units: compute_units(instance, raw, &extensions),
                 cooperative_matrix,
             },
-            max_allocation_bytes: allocation.max_memory_allocation_size,
+            max_allocation_bytes: match buffer.max_buffer_size {
+                // The driver does not know the structure.
+                0 => allocation.max_memory_allocation_size,
+                most => most.min(allocation.max_memory_allocation_size),
+            },
             missing,
             lacking: lacking(&extensions, cooperative_matrix),
             timestamp_ns: if timestamps { limits.timestamp_period } else { 0.0 },

@@ -131,7 +131,8 @@ impl Shield {
             if last == found.start() {
                 // There is no place inside one character; a tokenizer takes one that stands alone between two sentinels as text.
                 points.extend([found.start(), found.end()]);
-            } else if !points.iter().rev().any(|point| found.range().contains(point) && *point > found.start()) {
+            } else if !points.iter().rev().take_while(|point| **point > found.start()).any(|point| *point < found.end())
+            {
                 points.push(last);
             }
         }
@@ -257,6 +258,19 @@ mod tests {
         assert_eq!(points("b<a>c"), [2]);
         assert_eq!(points("1€2"), [1, 4]);
         assert!(points("a<b>").is_empty());
+    }
+
+    #[test]
+    fn every_occurrence_has_a_point_inside_in_a_long_text_too() {
+        let shield = shield(&["<a>", "a><"]);
+        // A search through all points for each occurrence would take minutes.
+        let text = "<a>".repeat(300_000);
+        let points = shield.points(&text);
+        let holds = |range: std::ops::Range<usize>| {
+            let next = points.partition_point(|point| *point <= range.start);
+            points.get(next).is_some_and(|point| *point < range.end)
+        };
+        assert!((0..text.len() - 3).step_by(3).all(|start| holds(start..start + 3) && holds(start + 1..start + 4)));
     }
 
     #[test]

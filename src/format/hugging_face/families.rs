@@ -3,6 +3,7 @@
 
 use super::config::Config;
 use super::family_rules::*;
+use super::keys::BEFORE_ROW;
 use super::rules::Literal::{self, Bool, Number, Text};
 use super::rules::Rule;
 
@@ -138,7 +139,16 @@ const CHATGLM_REQUIRES: &[(&str, &[Literal])] = &[
 
 /// Latent attention as the architecture computes it: pairs of neighbours rotate.
 const LATENT_REQUIRES: &[(&str, &[Literal])] =
-    &[ROTATES_NEIGHBOURS, ("topk_method", &[Text("greedy"), Text("noaux_tc")])];
+    &[ROTATES_NEIGHBOURS, ("topk_method", &[Text("greedy"), Text("group_limited_greedy"), Text("noaux_tc")])];
+
+/// Published configs of Cohere 2 name the rotation of neighbours.
+const COHERE2_POSITIONS: (&str, &[Literal]) = ("position_embedding_type", &[Text("rope_gptj")]);
+
+const COHERE2_REQUIRES: &[(&str, &[Literal])] =
+    &[COHERE2_POSITIONS, ("rotary_pct", &[Number(1.0)]), ("order_of_interleaved_layers", &[Text("local_attn_first")])];
+
+const COHERE2_MOE_REQUIRES: &[(&str, &[Literal])] =
+    &[COHERE2_POSITIONS, ("rotary_pct", &[Number(1.0)]), ("shared_expert_combination_strategy", &[Text("average")])];
 
 const ROTATES_NEIGHBOURS: (&str, &[Literal]) = ("rope_interleave", &[Bool(true)]);
 
@@ -173,8 +183,11 @@ const STEP_REQUIRES: &[(&str, &[Literal])] = &[
     ("zero_centered", &[Bool(true)]),
 ];
 
-const MIMO_ALIASES: &[(&str, &str)] =
-    &[("rms_norm_eps", "layernorm_epsilon"), ("rope_local_base_freq", "swa_rope_theta")];
+const MIMO_ALIASES: &[(&str, &str)] = &[
+    ("rms_norm_eps", "layernorm_epsilon"),
+    ("rope_local_base_freq", "swa_rope_theta"),
+    (BEFORE_ROW, "sliding_window_size"),
+];
 
 const KIMI_LINEAR_ALIASES: &[(&str, &str)] = &[
     ("max_position_embeddings", "model_max_length"),
@@ -413,7 +426,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { model_types: &["smollm3"], architecture: "smollm3", names: &[ROTARY], ..PLAIN },
     Family { model_types: &["olmo2", "olmo3"], architecture: "olmo2", names: &[NORM_AFTER_MIXER], ..PLAIN },
     Family { model_types: &["olmoe"], architecture: "olmoe", ..PLAIN },
-    Family { model_types: &["cohere2"], architecture: "cohere2", ..PLAIN },
+    Family { model_types: &["cohere2"], architecture: "cohere2", requires: COHERE2_REQUIRES, ..PLAIN },
     Family { model_types: &["ernie4_5"], architecture: "ernie4_5", ..PLAIN },
     Family { model_types: &["minimax_m2"], architecture: "minimax-m2", names: &[MIXTRAL, MINIMAX], ..PLAIN },
     Family { model_types: &["arcee"], architecture: "arcee", activations: RELU2, names: &[ROTARY], ..PLAIN },
@@ -663,7 +676,7 @@ pub(super) const FAMILIES: &[Family] = &[
         model_types: &["cohere2_moe"],
         architecture: "cohere2moe",
         aliases: COHERE_MOE_ALIASES,
-        requires: &[("shared_expert_combination_strategy", &[Text("average")])],
+        requires: COHERE2_MOE_REQUIRES,
         ..PLAIN
     },
     Family { model_types: &["qwen2_vl_text", "qwen2_vl"], architecture: "qwen2vl", ..PLAIN },

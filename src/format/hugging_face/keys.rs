@@ -404,8 +404,8 @@ impl<'a> Keys<'a> {
         if self.config.is_null("attention_chunk_size") {
             self.add("attention.sliding_window", 0u32);
         }
-        // A window that a row's own position comes on top of.
-        let before = self.config.u32("sliding_window_size")?.map(|before| before.saturating_add(1));
+        // A row's own position comes on top of these.
+        let before = self.config.u32(BEFORE_ROW)?.map(|before| before.saturating_add(1));
         let Some(window) = before.or(self.config.u32("sliding_window")?) else { return Ok(()) };
         let kinds = self.config.layer_types()?;
         if let Some(kinds) = &kinds {
@@ -491,3 +491,6 @@ const CHUNKED: &str = "chunked_attention";
 
 /// The key of how positions are encoded.
 const POSITIONS: &str = "position_embedding_type";
+
+/// The positions that a window has before a row; the name that aliases give it.
+pub(super) const BEFORE_ROW: &str = "positions_before_row";

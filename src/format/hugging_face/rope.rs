@@ -64,8 +64,16 @@ impl Parameters<'_> {
         own.ok_or_else(|| self.config.missing(KEY))
     }
 
+    /// The part of a head that rotates. Some configs state its length instead.
     fn partial(&self) -> Result<Option<f32>, HuggingFaceError> {
-        Ok(self.f32("partial_rotary_factor")?.or(self.config.f32("partial_rotary_factor")?))
+        let stated = self.f32("partial_rotary_factor")?.or(self.config.f32("partial_rotary_factor")?);
+        match self.config.u32("rotary_dim")?.filter(|_| stated.is_none()) {
+            Some(length) if length as usize <= self.config.head_dim()? => {
+                Ok(Some(length as f32 / self.config.head_dim()? as f32))
+            }
+            Some(length) => Err(self.config.wrong("rotary_dim", length, "at most the length of a head")),
+            None => Ok(stated),
+        }
     }
 }
 
@@ -131,10 +139,9 @@ impl Keys<'_> {
     /// The length of the rotated part of a head, where it is not the whole.
     fn rotary_length(&mut self, key: &str, of: &Parameters<'_>, part: Option<f32>) -> Result<(), HuggingFaceError> {
         let Some(part) = part.filter(|_| of.kind() != "proportional") else { return Ok(()) };
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        // Checked to be positive and below the length.
         if (0.0..=1.0).contains(&part) {
-            self.replace(key, (self.config.head_dim()? as f64 * f64::from(part)) as u32);
+            let length = u32::try_from(part_of(self.config.head_dim()?, part)).unwrap_or(u32::MAX);
+            self.replace(key, length);
             return Ok(());
         }
         Err(self.config.wrong("partial_rotary_factor", part, "between 0 and 1"))
@@ -228,9 +235,7 @@ impl Keys<'_> {
 
     /// The length of the rotated part of a head.
     fn rotary_dim(&self, all: &Parameters<'_>) -> Result<usize, HuggingFaceError> {
-        let length = self.config.checked_head_dim()?;
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // The length is small, and the part limited.
-        Ok((length as f64 * f64::from(all.partial()?.unwrap_or(1.0).clamp(0.0, 1.0))) as usize)
+        Ok(part_of(self.config.checked_head_dim()?, all.partial()?.unwrap_or(1.0).clamp(0.0, 1.0)))
     }
 
     /// Only the first pairs of a head rotate; the others get a frequency of almost 0.
@@ -243,6 +248,15 @@ impl Keys<'_> {
         let rotates = |index: usize| (index as f64) < (part * (length / 2) as f64).floor();
         Ok((0..length / 2).map(|index| if rotates(index) { 1.0 } else { 1e30 }).collect())
     }
+}
+
+/// A part, from 0 to 1, of a length, in whole values. Those of transformers are cut off, too, but in float64: what float32 lacks
+/// of a whole number counts as that number.
+fn part_of(length: usize, part: f32) -> usize {
+    const MISSING: f64 = 1e-3;
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Neither is negative.
+    let whole = (length as f64 * f64::from(part) + MISSING) as usize;
+    whole
 }
 
 /// YaRN's factor on rotated values.

@@ -120,7 +120,7 @@ fn integers(weights: &[&Value], order: Order, stored: ZeroPoints) -> Result<Box<
 fn float8(weights: &[&Value], block_key: &str) -> Result<Box<dyn Scheme>, &'static str> {
     let all =
         |key: &str, wanted: Value| weights.iter().all(|weights| weights.get(key).is_none_or(|value| *value == wanted));
-    if !all("fmt", "e4m3".into()) {
+    if !all("fmt", "e4m3".into()) && !all("fmt", "float8_e4m3fn".into()) {
         return Err("in another floating-point type than E4M3");
     }
     if !all("num_bits", 8.into()) || !all("type", "float".into()) {

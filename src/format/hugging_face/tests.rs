@@ -352,6 +352,25 @@ fn sizes_of_layers_follow_from_their_kinds() {
     assert_eq!(values(&mimo, keys), ["6", "4", "none", "13", "9", "0.5", "0.25"]);
 }
 
+/// Keys of configs as they are published, some of which transformers does not write when it saves a model.
+#[test]
+fn keys_of_published_configs_are_understood() {
+    let gemma = json!({ "model_type": "gemma2", "sliding_window": 4096, "sliding_window_size": 4096,
+        "hidden_activation": "gelu_pytorch_tanh", "hidden_act": null });
+    assert_eq!(values(&gemma, ["attention.sliding_window"]), ["4096"]);
+    let minimax = json!({ "model_type": "minimax_m2", "head_dim": 8, "rotary_dim": 4 });
+    assert_eq!(values(&minimax, ["rope.dimension_count"]), ["4"]);
+    let stated_twice =
+        json!({ "model_type": "minimax_m2", "head_dim": 8, "rotary_dim": 4, "partial_rotary_factor": 0.25 });
+    assert_eq!(values(&stated_twice, ["rope.dimension_count"]), ["2"]);
+    // A product that float32 makes smaller than the whole number.
+    let seven_tenths = json!({ "head_dim": 80, "partial_rotary_factor": 0.7 });
+    assert_eq!(values(&seven_tenths, ["rope.dimension_count"]), ["56"]);
+    let cohere = json!({ "model_type": "cohere2", "position_embedding_type": "rope_gptj", "rotary_pct": 1.0,
+        "order_of_interleaved_layers": "local_attn_first", "sliding_window": 4096 });
+    assert_eq!(values(&cohere, ["attention.sliding_window"]), ["4096"]);
+}
+
 #[test]
 fn published_sizes_of_other_names_are_found() {
     let keys = ["embedding_length", "block_count", "attention.head_count", "feed_forward_length", "context_length"];
@@ -387,7 +406,10 @@ fn published_sizes_of_other_names_are_found() {
 fn what_families_do_not_compute_is_named() {
     let latent = json!({ "kv_lora_rank": 4, "qk_rope_head_dim": 2, "qk_nope_head_dim": 3, "v_head_dim": 5 });
     for (model_type, key, value, wanted) in [
-        ("deepseek_v2", "topk_method", json!("group_limited_greedy"), "\"greedy\" or \"noaux_tc\""),
+        ("deepseek_v2", "topk_method", json!("random"), "\"greedy\" or \"group_limited_greedy\" or \"noaux_tc\""),
+        ("cohere2", "position_embedding_type", json!("rope"), "\"rope_gptj\""),
+        ("cohere2_moe", "rotary_pct", json!(0.5), "1"),
+        ("minimax_m2", "rotary_dim", json!(1000), "at most the length of a head"),
         ("deepseek_v3", "rope_interleave", json!(false), "true"),
         ("deepseek_v3", "scoring_func", json!("tanh"), "softmax, sigmoid or noaux_tc"),
         ("falcon", "alibi", json!(true), "false"),
@@ -510,6 +532,14 @@ fn quantizations_that_are_not_supported_are_named() {
     ] {
         let error = error_of(&config, TENSORS);
         assert!(error.contains("config.json: is quantized with") && error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn both_spellings_of_e4m3_are_understood() {
+    for spelling in ["e4m3", "float8_e4m3fn"] {
+        let config = with(&json!({ "quantization_config": { "quant_method": "fp8", "fmt": spelling } }));
+        assert!(!error_of(&config, &[]).contains("is quantized with"), "{spelling}");
     }
 }
 

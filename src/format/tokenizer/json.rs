@@ -2,10 +2,13 @@
 
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::Value;
 
 use super::error::TokenizerError;
 use super::infill::InfillTokens;
+use super::normalization::check_table;
 use super::special::{Fragment, SpecialTokens, mark_ends};
 use super::vocabulary::{Entry, Spelling, TokenKind, Vocabulary, byte_of};
 use crate::engine::TokenId;
@@ -96,6 +99,7 @@ pub(super) fn load(path: &Path) -> Result<Loaded, TokenizerError> {
 pub(super) fn parse(path: &Path, text: &str, settings: &JsonSettings) -> Result<Loaded, TokenizerError> {
     let fault = |reason: String| TokenizerError::Json { path: path.to_owned(), reason };
     let mut description: Value = serde_json::from_str(text).map_err(|error| fault(error.to_string()))?;
+    check_tables(&description["normalizer"]).map_err(fault)?;
     let marked = mark_infill_tokens(&mut description).then(|| description.to_string());
     let mut parses_special: tokenizers::Tokenizer =
         marked.as_deref().unwrap_or(text).parse().map_err(|error: tokenizers::Error| fault(error.to_string()))?;
@@ -130,6 +134,16 @@ pub(super) fn parse(path: &Path, text: &str, settings: &JsonSettings) -> Result<
     let before = if prepends_bos { bos } else { added };
     let tokenizer = JsonTokenizer { bos: before, prepends_bos, parses_special, spells_special, special };
     Ok(Loaded { tokenizer, vocabulary, bos, eos, end_of_generation, infill, adds_space })
+}
+
+/// Checks the tables of characters of a normalizer and of those inside it. The crate that searches them trusts them.
+fn check_tables(normalizer: &Value) -> Result<(), String> {
+    if let Some(table) = normalizer["precompiled_charsmap"].as_str().filter(|table| !table.is_empty()) {
+        let table =
+            BASE64_STANDARD.decode(table).map_err(|error| format!("\"precompiled_charsmap\" is no base64: {error}"))?;
+        check_table(&table).map_err(|error| error.to_string())?;
+    }
+    normalizer["normalizers"].as_array().into_iter().flatten().try_for_each(check_tables)
 }
 
 /// Makes the tokens for filling in the middle special, because some files have them as text that is always encoded as these
@@ -179,4 +193,26 @@ pub(super) fn entries(tokenizer: &tokenizers::Tokenizer) -> Vec<Entry> {
         }
     }
     entries
+}
+
+#[allow(clippy::unwrap_used)]
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_damaged_table_of_characters_is_named_before_it_is_searched() {
+        // A trie of 4 GiB, one without a root, and no base64.
+        for (table, reason) in [("/////w==", "is damaged"), ("AAAAAA==", "is damaged"), ("?", "no base64")] {
+            let normalizer = json!({ "type": "Precompiled", "precompiled_charsmap": table });
+            for normalizer in [normalizer.clone(), json!({ "type": "Sequence", "normalizers": [normalizer] })] {
+                let text = json!({ "normalizer": normalizer, "model": { "type": "Unigram", "vocab": [["a", 0.0]] } });
+                let error =
+                    parse(Path::new("t.json"), &text.to_string(), &JsonSettings::default()).map(drop).unwrap_err();
+                assert!(error.to_string().contains(reason), "{error}");
+            }
+        }
+    }
 }

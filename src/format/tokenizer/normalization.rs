@@ -25,12 +25,25 @@ pub(super) struct Ends {
     pub end: bool,
 }
 
+/// Checks a table that normalizes characters, before it is searched.
+///
+/// # Errors
+/// [`DamagedTable`].
+pub(super) fn check_table(bytes: &[u8]) -> Result<(), DamagedTable> {
+    Table::check(bytes).ok_or(DamagedTable)
+}
+
+/// A search in the table could leave it.
+#[derive(Debug, thiserror::Error)]
+#[error("the table that normalizes characters is damaged")]
+pub(super) struct DamagedTable;
+
 impl Normalization {
     /// The changes that the keys of a file describe; none if the file has none of them.
     pub(super) fn of_keys(gguf: &Gguf) -> Result<Self, TokenizerError> {
         let fault = |reason: String| TokenizerError::Vocabulary(reason);
         let table = charsmap(gguf)?.map(|table| {
-            Table::check(&table).ok_or_else(|| fault("the table that normalizes characters is damaged".to_owned()))?;
+            check_table(&table).map_err(|error| fault(error.to_string()))?;
             Precompiled::from(&table).map_err(|error| fault(error.to_string()))
         });
         let removes_spaces = gguf.optional_bool("tokenizer.ggml.remove_extra_whitespaces")?.unwrap_or(false);

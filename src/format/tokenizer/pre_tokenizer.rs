@@ -26,11 +26,13 @@ pub(super) struct Rules {
     pub(super) whole_pieces: bool,
     /// BOS is added if the file lacks the key.
     pub(super) adds_bos: bool,
+    /// The runs of digits that are split into groups of three from their end, before the patterns are applied.
+    digit_runs: Option<&'static str>,
 }
 
-const PLAIN: Rules = Rules { whole_pieces: false, adds_bos: false };
-const WHOLE: Rules = Rules { whole_pieces: true, adds_bos: false };
-const WHOLE_BOS: Rules = Rules { whole_pieces: true, adds_bos: true };
+const PLAIN: Rules = Rules { whole_pieces: false, adds_bos: false, digit_runs: None };
+const WHOLE: Rules = Rules { whole_pieces: true, ..PLAIN };
+const WHOLE_BOS: Rules = Rules { whole_pieces: true, adds_bos: true, ..PLAIN };
 
 const DIGIT: &str = r"\p{N}";
 const THREE_DIGITS: &str = r"\p{N}{1,3}";
@@ -148,18 +150,21 @@ const ROWS: &[Row] = &[
     Row {
         names: &["afmoe"],
         patterns: &[
-            // Groups of three digits from the right.
-            r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",
             r"[\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{F900}-\x{FAFF}\x{3040}-\x{309F}\x{30A0}-\x{30FF}\x{FF65}-\x{FF9F}\x{2F00}-\x{2FDF}\x{0E40}-\x{0E7F}\x{0E80}-\x{0EFF}\x{1780}-\x{17FF}\x{1000}-\x{109F}\x{AA60}-\x{AA7F}\x{A9E0}-\x{A9FF}\x{AC00}-\x{D7AF}\x{1100}-\x{11FF}]+",
             DEEPSEEK_V3,
         ],
-        rules: PLAIN,
+        rules: Rules { digit_runs: Some(r"\p{N}+"), ..PLAIN },
     },
     Row { names: &["falcon"], patterns: &[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]"], rules: PLAIN },
     Row { names: &["tekken"], patterns: &[TEKKEN], rules: WHOLE_BOS },
     Row { names: &["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"], patterns: &[O200K], rules: PLAIN },
     Row { names: &["kimi-k2"], patterns: &[r"\p{Han}+", KIMI_K2], rules: PLAIN },
-    Row { names: &["tiny_aya", "cohere2moe"], patterns: &[r"\d{1,3}(?=(?:\d{3})*\b)", O200K], rules: PLAIN },
+    Row {
+        names: &["tiny_aya", "cohere2moe"],
+        patterns: &[O200K],
+        // Letters may not follow. The lookbehind keeps a search from starting at every digit of a run.
+        rules: Rules { digit_runs: Some(r"(?<!\d)\d++\b"), ..PLAIN },
+    },
     Row { names: &["poro-chat", "bloom", "gpt3-finnish"], patterns: &[BLOOM], rules: PLAIN },
     Row { names: &["viking"], patterns: &[BLOOM, DIGIT], rules: PLAIN },
     Row { names: &[GEMMA4, "sarvam-moe"], patterns: &[r"[^\n]+|\n+"], rules: PLAIN },
@@ -190,6 +195,7 @@ pub(super) fn row(name: &str) -> Result<&'static Row, TokenizerError> {
 
 /// Splits text into pieces that are encoded separately.
 pub(super) struct PreTokenizer {
+    digit_runs: Option<Regex>,
     patterns: Vec<Regex>,
 }
 
@@ -197,7 +203,10 @@ impl PreTokenizer {
     /// Compiles the patterns of a row.
     pub(super) fn new(row: &Row) -> Result<Self, TokenizerError> {
         let compile = |pattern: &&str| Regex::new(pattern).map_err(|error| TokenizerError::Pattern(error.to_string()));
-        Ok(PreTokenizer { patterns: row.patterns.iter().map(compile).collect::<Result<_, _>>()? })
+        Ok(PreTokenizer {
+            digit_runs: row.rules.digit_runs.as_ref().map(compile).transpose()?,
+            patterns: row.patterns.iter().map(compile).collect::<Result<_, _>>()?,
+        })
     }
 
     /// The pieces of `text`, in order and without gaps.
@@ -209,23 +218,51 @@ impl PreTokenizer {
         if !text.is_empty() {
             pieces.push(0..text.len());
         }
+        if let Some(runs) = &self.digit_runs {
+            pieces = split_pieces(runs, text, pieces, |run, out| out.extend(threes_from_end(text, run)))?;
+        }
         for pattern in &self.patterns {
-            let mut smaller = Vec::with_capacity(pieces.len());
-            for piece in pieces {
-                split_piece(pattern, text, piece, &mut smaller)?;
-            }
-            pieces = smaller;
+            pieces = split_pieces(pattern, text, pieces, |found, out| out.push(found))?;
         }
         Ok(pieces)
     }
 }
 
-/// Splits one piece into a pattern's matches and the text between them. The pattern does not see text outside the piece.
+/// Groups of three characters, counted from the end of a range; the first may be shorter.
+fn threes_from_end(text: &str, range: Range<usize>) -> Vec<Range<usize>> {
+    let mut groups = Vec::new();
+    let mut end = range.end;
+    while end > range.start {
+        let start = text[range.start..end].char_indices().rev().nth(2).map_or(range.start, |(at, _)| range.start + at);
+        groups.push(start..end);
+        end = start;
+    }
+    groups.reverse();
+    groups
+}
+
+/// Splits pieces as [`split_piece`] does.
+fn split_pieces(
+    pattern: &Regex,
+    text: &str,
+    pieces: Vec<Range<usize>>,
+    mut take_match: impl FnMut(Range<usize>, &mut Vec<Range<usize>>),
+) -> Result<Vec<Range<usize>>, TokenizerError> {
+    let mut smaller = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        split_piece(pattern, text, piece, &mut smaller, &mut take_match)?;
+    }
+    Ok(smaller)
+}
+
+/// Splits one piece into a pattern's matches and the text between them. `take_match` adds a match to the pieces. The pattern does
+/// not see text outside the piece.
 fn split_piece(
     pattern: &Regex,
     text: &str,
     piece: Range<usize>,
     out: &mut Vec<Range<usize>>,
+    take_match: &mut impl FnMut(Range<usize>, &mut Vec<Range<usize>>),
 ) -> Result<(), TokenizerError> {
     let inside = &text[piece.clone()];
     let mut region = Region::new();
@@ -243,10 +280,11 @@ fn split_piece(
             )
             .map_err(|error| TokenizerError::Pattern(error.to_string()))?;
         let Some((start, end)) = found.and_then(|_| region.pos(0)) else { break };
-        for range in [done..start, start..end] {
-            if !range.is_empty() {
-                out.push(piece.start + range.start..piece.start + range.end);
-            }
+        if done < start {
+            out.push(piece.start + done..piece.start + start);
+        }
+        if start < end {
+            take_match(piece.start + start..piece.start + end, out);
         }
         done = end;
         let step_past_empty = if start == end { inside[end..].chars().next().map_or(1, char::len_utf8) } else { 0 };
@@ -295,6 +333,21 @@ mod tests {
         assert_splits("qwen2", "a 1234", &["a", " ", "1", "2", "3", "4"]);
         assert_splits("kimi-k2", "a 1234", &["a", " ", "123", "4"]);
         assert_splits("afmoe", "a 12345", &["a", " ", "12", "345"]);
+        assert_splits("afmoe", "1234567b", &["1", "234", "567", "b"]);
+        assert_splits("tiny_aya", "a 12345 6", &["a", " ", "12", "345", " ", "6"]);
+        // Without a boundary behind the digits they are split from the start.
+        assert_splits("tiny_aya", "12345b", &["123", "45", "b"]);
+    }
+
+    #[test]
+    fn long_runs_of_digits_take_time_in_proportion_to_their_length() {
+        for name in ["afmoe", "tiny_aya"] {
+            for end in ["", "b"] {
+                let text = "1".repeat(300_000) + end;
+                let pieces = PreTokenizer::new(row(name).unwrap()).unwrap().split(&text).unwrap();
+                assert!((100_000..=100_001).contains(&pieces.len()), "{name}: {}", pieces.len());
+            }
+        }
     }
 
     #[test]
