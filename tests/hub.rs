@@ -103,7 +103,7 @@ fn an_interrupted_download_is_resumed() {
     let path = hub.client(&[]).locate("Org/Model-GGUF", &recorder).unwrap();
     assert!(std::fs::read(path).unwrap() == bytes, "the bytes differ");
     let ranges = hub.behaviour.ranges.lock().unwrap().clone();
-    assert_eq!(ranges.iter().filter(|start| **start == 0).count(), 1, "the first chunk was fetched once: {ranges:?}");
+    assert_eq!(ranges.iter().filter(|start| **start == 0).count(), 1, "the first half was fetched once: {ranges:?}");
     assert!(recorder.has_notice("trying again"));
 }
 
@@ -227,6 +227,61 @@ fn a_directory_is_downloaded_by_two_at_once() {
     let path = one.pull("Org/Model-GGUF", &()).unwrap();
     assert_eq!(other.join().unwrap(), path);
     assert!(checkpoint::open(&path).is_ok());
+}
+
+#[test]
+fn a_second_download_of_a_file_waits_for_the_first() {
+    let hub = FakeHub::new(&two_quants());
+    hub.behaviour.is_held.send_replace(true);
+    let pulls: Vec<_> = ["Org/Model-GGUF", "Org/Model-GGUF:Q4_K_M"]
+        .into_iter()
+        .map(|reference| (hub.client(&[]), reference))
+        .map(|(client, reference)| std::thread::spawn(move || client.pull(reference, &()).unwrap()))
+        .collect();
+    std::thread::sleep(Duration::from_millis(500));
+    hub.behaviour.is_held.send_replace(false);
+    let paths: Vec<_> = pulls.into_iter().map(|pull| pull.join().unwrap()).collect();
+    assert_eq!(paths[0], paths[1]);
+    assert_eq!(hub.behaviour.ranges.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn unchanged_data_is_not_downloaded_again_and_older_models_stay() {
+    let hub = FakeHub::new(&two_quants());
+    let client = hub.client(&[]);
+    let first = client.pull("Org/Model-GGUF:Q4_K_M", &()).unwrap();
+    let next = "89abcdef0123456789abcdef0123456789abcdef";
+    *hub.behaviour.commit.lock().unwrap() = Some(next.to_owned());
+    client.pull("Org/Model-GGUF:Q8_0", &()).unwrap();
+    let offline = hub.client(&[("offline", "true")]);
+    assert_eq!(offline.locate("Org/Model-GGUF:Q4_K_M", &()).unwrap(), first);
+    assert_eq!(offline.cache().models().len(), 2);
+    let second = client.pull("Org/Model-GGUF:Q4_K_M", &()).unwrap();
+    assert!(second.ends_with(format!("{next}/m.Q4_K_M.gguf")), "{}", second.display());
+    assert_eq!(second.canonicalize().unwrap(), first.canonicalize().unwrap());
+    assert_eq!(hub.behaviour.ranges.lock().unwrap().len(), 2, "one for each quantization");
+}
+
+/// The hub is not trusted: it may be a mirror, or have been broken into.
+#[test]
+fn no_name_that_a_hub_gives_leads_out_of_the_cache() {
+    let victim = tempfile::tempdir().unwrap();
+    let target = victim.path().join("victim");
+    for etag in [target.to_str().unwrap(), "../../../victim", ".."] {
+        let hub = FakeHub::new(&two_quants());
+        *hub.behaviour.etag.lock().unwrap() = Some(etag.to_owned());
+        let error = hub.client(&[]).pull("Org/Model-GGUF", &()).unwrap_err();
+        assert!(format!("{:?}", error).contains("Names"), "{error:?}");
+        assert!(!hub.blobs().exists() && !target.exists());
+    }
+    let outside = "../../../../x.Q4_K_M.gguf";
+    let hub = FakeHub::new(&[(outside, noise(10))]);
+    let error = hub.client(&[]).pull("Org/Model-GGUF", &()).unwrap_err().to_string();
+    assert!(!error.contains(outside), "{error}");
+    let hub = FakeHub::new(&two_quants());
+    *hub.behaviour.commit.lock().unwrap() = Some("../../../x".to_owned());
+    assert!(hub.client(&[]).pull("Org/Model-GGUF", &()).is_err());
+    assert!(!hub.blobs().exists());
 }
 
 #[test]

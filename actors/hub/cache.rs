@@ -157,21 +157,41 @@ pub(super) fn directory_name(repo: &str) -> String {
     format!("models--{}", repo.replace('/', "--"))
 }
 
-/// The models of one repository at the commit of `refs/main`, or in the newest snapshot.
+/// The models of one repository, each from the first snapshot that has it: that of `refs/main`, then from the newest to the oldest.
 fn models_of(repo: &str, directory: &Path) -> Vec<CachedModel> {
-    let snapshots = directory.join("snapshots");
-    let current = std::fs::read_to_string(directory.join("refs/main")).ok();
-    let current = current.map(|commit| snapshots.join(commit.trim())).filter(|snapshot| snapshot.is_dir());
-    let Some(snapshot) = current.or_else(|| newest_directory(&snapshots)) else { return Vec::new() };
-    let mut files: Vec<String> = files_below(&snapshot, &snapshot);
+    let mut models: Vec<CachedModel> = Vec::new();
+    for snapshot in snapshots_of(directory) {
+        for model in models_in(repo, &snapshot) {
+            if models.iter().all(|known| known.reference() != model.reference()) {
+                models.push(model);
+            }
+        }
+    }
+    models
+}
+
+/// The models of a snapshot.
+fn models_in(repo: &str, snapshot: &Path) -> Vec<CachedModel> {
+    let mut files: Vec<String> = files_below(snapshot, snapshot);
     files.sort_unstable();
     let firsts = files.iter().filter(|name| shard_of(name).is_none_or(|shard| shard.number == 1));
     let ggufs = firsts.filter_map(|first| {
         let wanted = Wanted { repo: repo.to_owned(), file: WantedFile::Name(first.clone()) };
-        Some(model_of(repo, &snapshot, ModelFormat::Gguf, wanted.choose(&files).ok()?))
+        Some(model_of(repo, snapshot, ModelFormat::Gguf, wanted.choose(&files).ok()?))
     });
-    let directory = directory_of(repo, &snapshot, &files);
-    ggufs.chain(directory.map(|files| model_of(repo, &snapshot, ModelFormat::Safetensors, files))).collect()
+    let directory = directory_of(repo, snapshot, &files);
+    ggufs.chain(directory.map(|files| model_of(repo, snapshot, ModelFormat::Safetensors, files))).collect()
+}
+
+/// The snapshots of a repository: that of `refs/main`, then from the newest to the oldest.
+fn snapshots_of(directory: &Path) -> Vec<PathBuf> {
+    let main = std::fs::read_to_string(directory.join("refs/main")).unwrap_or_default();
+    let entries = std::fs::read_dir(directory.join("snapshots")).into_iter().flatten().flatten();
+    let mut snapshots: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+    let changed = |path: &PathBuf| path.metadata().and_then(|metadata| metadata.modified()).ok();
+    let is_main = |path: &PathBuf| path.file_name().is_some_and(|name| name == main.trim());
+    snapshots.sort_by_key(|path| std::cmp::Reverse((is_main(path), changed(path))));
+    snapshots
 }
 
 /// The model of these files, at least one.
@@ -197,11 +217,6 @@ fn directory_of(repo: &str, snapshot: &Path, files: &[String]) -> Option<Vec<Str
     let is_complete = shards.iter().all(|shard| files.binary_search(shard).is_ok());
     needed.extend(shards);
     is_complete.then_some(needed)
-}
-
-fn newest_directory(parent: &Path) -> Option<PathBuf> {
-    let entries = std::fs::read_dir(parent).ok()?.flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
-    entries.max_by_key(|path| path.metadata().and_then(|metadata| metadata.modified()).ok())
 }
 
 /// Names, relative to `root`, of all files. Broken links are left out.
@@ -234,12 +249,16 @@ mod tests {
 
     /// Adds a file to a cache like the hub clients do.
     fn put(root: &Path, repo: &str, name: &str, blob: &str, bytes: &[u8]) {
+        put_at("c0ffee", root, repo, name, blob, bytes);
+    }
+
+    fn put_at(commit: &str, root: &Path, repo: &str, name: &str, blob: &str, bytes: &[u8]) {
         let directory = root.join(directory_name(repo));
-        let link = directory.join("snapshots/c0ffee").join(name);
+        let link = directory.join("snapshots").join(commit).join(name);
         for parent in [directory.join("refs"), directory.join("blobs"), link.parent().unwrap().to_owned()] {
             std::fs::create_dir_all(parent).unwrap();
         }
-        std::fs::write(directory.join("refs/main"), "c0ffee").unwrap();
+        std::fs::write(directory.join("refs/main"), commit).unwrap();
         std::fs::write(directory.join("blobs").join(blob), bytes).unwrap();
         std::os::unix::fs::symlink(directory.join("blobs").join(blob), link).unwrap();
     }
@@ -301,6 +320,27 @@ mod tests {
         assert_eq!(cache.remove(&directory).unwrap(), 12);
         assert_eq!(cache.models().len(), 1);
         assert_eq!(cache.find(&wanted("org/one:safetensors")), None);
+    }
+
+    #[test]
+    fn models_of_older_commits_are_found_until_a_newer_one_has_them() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = Cache::new(root.path().to_owned());
+        for name in ["config.json", "tokenizer.json", "model.safetensors"] {
+            put_at("a", root.path(), "Org/One", name, &format!("a{name}"), b"1");
+        }
+        put_at("a", root.path(), "Org/One", "one.Q4_K_M.gguf", "a4", b"1");
+        put_at("b", root.path(), "Org/One", "one.Q8_0.gguf", "b8", b"22");
+        // A broken download of the directory's next version.
+        put_at("b", root.path(), "Org/One", "config.json", "bc", b"22");
+        let references: Vec<String> = cache.models().iter().map(CachedModel::reference).collect();
+        assert_eq!(references, ["Org/One:Q4_K_M", "Org/One:Q8_0", "Org/One:safetensors"]);
+        assert!(cache.find(&wanted("org/one:q4_k_m")).unwrap().path().ends_with("a/one.Q4_K_M.gguf"));
+        assert!(cache.find(&wanted("org/one:safetensors")).unwrap().path().ends_with("snapshots/a"));
+        put_at("b", root.path(), "Org/One", "one.Q4_K_M.gguf", "b4", b"22");
+        let newer = cache.find(&wanted("org/one:q4_k_m")).unwrap();
+        assert_eq!(newer.bytes, 2);
+        assert_eq!(cache.remove(&newer).unwrap(), 3, "with the data of the older commit");
     }
 
     #[test]

@@ -1,25 +1,24 @@
-//! Downloads files through `hf-hub` into the shared cache. Broken downloads are resumed, and complete ones are verified.
+//! Downloads files of the hub into the shared cache. Broken downloads are resumed, and complete ones are verified. `hf-hub` knows the
+//! addresses and the protocol.
 
 use std::fs::File;
 use std::future::Future;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use hf_hub::api::tokio::{Api, ApiBuilder, ApiError, ApiRepo};
+use hf_hub::api::tokio::{Api, ApiBuilder, ApiError, Metadata};
+use reqwest::header;
 use sha2::{Digest, Sha256};
+use tokio::time::timeout;
 
 use super::attempts::{self, STALL, repeated};
-use super::cache::directory_name;
 use super::directory;
 use super::error::HubError;
 use super::progress::Progress;
 use super::reference::{ModelFormat, Wanted, WantedFile};
+use super::snapshot::{CachedRepository, FileVersion, is_inside, is_name};
 use super::sources::Hub;
-
-/// Size of a chunk. A broken attempt loses at most one chunk, and one chunk is buffered in memory.
-const CHUNK_BYTES: usize = 8 << 20;
+use super::transfer::{Transfer, TransferError, open_part, remove_if_there};
 
 impl Hub {
     /// Downloads what `wanted` names and returns what is loaded.
@@ -47,13 +46,14 @@ impl Hub {
         if wanted.file == WantedFile::Default {
             progress.choice(&choice(&repository, format, &files[0]));
         }
-        let fetch = |file: &String| self.fetch(&repository, file, progress);
-        let mut paths = files.iter().map(fetch).collect::<Result<Vec<PathBuf>, _>>()?;
+        let mut snapshot = Snapshot { hub: self, repository: &repository, commit: repository.commit.clone() };
+        let mut paths = snapshot.fetch_all(&files, progress)?;
         if format == ModelFormat::Safetensors {
             let shards = repository.shards(&paths[paths.len() - 1])?;
-            paths.extend(shards.iter().map(fetch).collect::<Result<Vec<_>, _>>()?);
-            repository.check_unchanged(&paths, format)?;
+            paths.extend(snapshot.fetch_all(&shards, progress)?);
         }
+        // Only now, so that a model that was complete before is found until this one is.
+        snapshot.make_current()?;
         Ok((format, paths))
     }
 
@@ -63,57 +63,64 @@ impl Hub {
             let info = self.api()?.model(repo.to_owned()).info_request();
             info.send().await?.error_for_status()?.json::<serde_json::Value>().await.map_err(ApiError::from)
         };
-        let timed = async { tokio::time::timeout(self.response_timeout, request).await };
+        let timed = async { timeout(self.response_timeout, request).await };
         let answer = block_on_wanted(timed, progress)?
             .map_err(|_| HubError::Timeout { hub: self.name(), seconds: self.response_timeout.as_secs() })?
             .map_err(|error| self.explain(repo, &format!("the file list of {repo}"), error))?;
         let siblings = answer["siblings"].as_array().into_iter().flatten();
-        let files = siblings.filter_map(|file| file["rfilename"].as_str().map(str::to_owned)).collect();
+        let names = siblings.filter_map(|file| file["rfilename"].as_str());
+        let files = names.filter(|name| is_inside(name)).map(str::to_owned).collect();
         // The spelling of the hub is used, so that the cache has one directory per repository.
         let name = answer["id"].as_str().filter(|name| name.eq_ignore_ascii_case(repo)).map(str::to_owned);
         let name = name.or_else(|| self.cache.spelling(repo)).unwrap_or_else(|| repo.to_owned());
-        let commit = answer["sha"].as_str().unwrap_or("main").to_owned();
+        let commit = answer["sha"].as_str().filter(|commit| is_name(commit)).map(str::to_owned);
         Ok(Repository { name, commit, files })
     }
 
-    /// Downloads and verifies one file, unless this version is cached.
-    fn fetch(&self, repository: &Repository, file: &str, progress: &impl Progress) -> Result<PathBuf, HubError> {
-        let repo = &repository.name;
-        let cached = self.cache.root().join(directory_name(repo)).join("snapshots").join(&repository.commit).join(file);
-        if cached.is_file() {
-            return Ok(cached);
+    /// One attempt to receive the data of a file, unless the cache has it.
+    async fn attempt<P: Progress>(&self, repo: &str, file: &str, progress: &P) -> Result<FileVersion, FetchError> {
+        let api = self.api()?;
+        let url = api.model(repo.to_owned()).url(file);
+        let metadata = timeout(STALL, api.metadata(&url)).await.map_err(|_| TransferError::Stalled)??;
+        let version = FileVersion::new(metadata.commit_hash(), metadata.etag()).ok_or(FetchError::Names)?;
+        let cached = CachedRepository::new(self.cache.root(), repo);
+        let (blob, part) = (cached.blob(&version), cached.part(&version));
+        if blob.is_file() {
+            return Ok(version);
         }
-        let attempt = || {
-            let meter = Meter { progress: progress.clone(), received: Arc::default() };
-            block_on_wanted(self.attempt(repo, file, meter), progress)
-        };
-        let downloaded = repeated(file, progress, is_transient, attempt)?;
-        let path = downloaded.map_err(|error| self.explain(repo, file, error))?;
-        verify(&path, file)?;
-        Ok(path)
+        std::fs::create_dir_all(blob.parent().unwrap_or(&blob)).map_err(TransferError::Disk)?;
+        let mut arriving = open_part(&part).await.map_err(TransferError::Disk)?;
+        if blob.is_file() {
+            // Another process has downloaded it meanwhile.
+            remove_if_there(&part).map_err(TransferError::Disk)?;
+            return Ok(version);
+        }
+        self.receive(&api, &url, (file, &metadata), &mut arriving, progress).await?;
+        if let Some(expected) = version.sha256() {
+            // Emptied and not removed, because another process may wait for its lock.
+            check_sha256(&part, file, expected).inspect_err(|_| drop(arriving.set_len(0)))?;
+        }
+        std::fs::rename(&part, &blob).map_err(TransferError::Disk)?;
+        Ok(version)
     }
 
-    /// One attempt. It ends with an error when nothing arrives for [`STALL`].
-    async fn attempt<P: Progress>(&self, repo: &str, file: &str, meter: Meter<P>) -> Result<PathBuf, ApiError> {
-        let repository: ApiRepo = self.api()?.model(repo.to_owned());
-        let received = meter.received.clone();
-        let watchdog = async move {
-            let mut before = u64::MAX;
-            while before != received.load(Ordering::Relaxed) {
-                before = received.load(Ordering::Relaxed);
-                tokio::time::sleep(STALL).await;
-            }
-        };
-        tokio::select! {
-            path = repository.download_with_progress(file, meter) => path,
-            () = watchdog => Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "nothing arrived for a minute").into()),
-        }
+    async fn receive<P: Progress>(
+        &self,
+        api: &Api,
+        url: &str,
+        (file, metadata): (&str, &Metadata),
+        arriving: &mut File,
+        progress: &P,
+    ) -> Result<(), TransferError> {
+        let request = |first_byte| api.client().get(url).header(header::RANGE, format!("bytes={first_byte}-"));
+        let bytes = metadata.size() as u64;
+        progress.start(file, bytes);
+        Transfer { request: &request, bytes, progress }.attempt(arriving).await
     }
 
     pub(super) fn api(&self) -> Result<Api, ApiError> {
         let builder = ApiBuilder::from_cache(hf_hub::Cache::new(self.cache.root().to_owned()))
             .with_token(self.token.clone())
-            .with_chunk_size(Some(CHUNK_BYTES))
             .with_user_agent("cuelight", env!("CARGO_PKG_VERSION"));
         match &self.endpoint {
             Some(endpoint) => builder.with_endpoint(endpoint.trim_end_matches('/').to_owned()),
@@ -133,10 +140,84 @@ impl Hub {
     }
 }
 
+/// Why an attempt to receive a file failed.
+#[derive(Debug, thiserror::Error)]
+enum FetchError {
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+    #[error("the hub named its commit or its data in a way that is no file name")]
+    Names,
+    #[error(transparent)]
+    Other(#[from] HubError),
+}
+
+impl FetchError {
+    /// Whether a retry may help.
+    fn is_transient(&self) -> bool {
+        match self {
+            FetchError::Api(ApiError::RequestError(error)) => attempts::is_transient(error),
+            FetchError::Transfer(error) => error.is_transient(),
+            FetchError::Api(_) | FetchError::Names | FetchError::Other(_) => false,
+        }
+    }
+
+    /// The error of the download of `what`.
+    fn explain(self, hub: &Hub, repo: &str, what: &str) -> HubError {
+        match self {
+            FetchError::Api(error) => hub.explain(repo, what, error),
+            FetchError::Transfer(TransferError::Http(error)) => hub.explain(repo, what, error.into()),
+            FetchError::Other(error) => error,
+            error => HubError::Request { hub: hub.name(), what: what.to_owned(), source: Box::new(error) },
+        }
+    }
+}
+
+/// The files of a repository at one commit.
+struct Snapshot<'a> {
+    hub: &'a Hub,
+    repository: &'a Repository,
+    /// `None` until it is known.
+    commit: Option<String>,
+}
+
+impl Snapshot<'_> {
+    fn cached(&self) -> CachedRepository {
+        CachedRepository::new(self.hub.cache.root(), &self.repository.name)
+    }
+
+    fn fetch_all(&mut self, files: &[String], progress: &impl Progress) -> Result<Vec<PathBuf>, HubError> {
+        files.iter().map(|file| self.fetch(file, progress)).collect()
+    }
+
+    /// Downloads and verifies a file, unless it is cached.
+    fn fetch(&mut self, file: &str, progress: &impl Progress) -> Result<PathBuf, HubError> {
+        let (hub, repo) = (self.hub, &self.repository.name);
+        let cached = self.commit.as_ref().map(|commit| self.cached().file(commit, file));
+        if let Some(path) = cached.filter(|path| path.is_file()) {
+            return Ok(path);
+        }
+        let attempt = || block_on_wanted(hub.attempt(repo, file, progress), progress);
+        let version = repeated(file, progress, FetchError::is_transient, attempt)?;
+        let version = version.map_err(|error| error.explain(hub, repo, file))?;
+        if *self.commit.get_or_insert_with(|| version.commit.clone()) != version.commit {
+            return Err(HubError::Updated(repo.clone()));
+        }
+        self.cached().link(&version, file)
+    }
+
+    /// Makes the commit the current one of the cache.
+    fn make_current(&self) -> Result<(), HubError> {
+        self.commit.as_ref().map_or(Ok(()), |commit| self.cached().set_main(commit))
+    }
+}
+
 /// The description of a repository by the hub.
 struct Repository {
     name: String,
-    commit: String,
+    /// The current commit, if the hub states it.
+    commit: Option<String>,
     files: Vec<String>,
 }
 
@@ -150,12 +231,6 @@ impl Repository {
             None => Ok(shards),
         }
     }
-
-    /// Checks that all files are of the same commit.
-    fn check_unchanged(&self, paths: &[PathBuf], format: ModelFormat) -> Result<(), HubError> {
-        let is_same = paths.iter().all(|path| path.starts_with(format.path(paths)));
-        if is_same { Ok(()) } else { Err(HubError::Updated(self.name.clone())) }
-    }
 }
 
 /// Which format is downloaded, and why.
@@ -167,28 +242,6 @@ fn choice(repository: &Repository, format: ModelFormat, first: &str) -> String {
             format!("{repo}: downloading {first}; GGUF is preferred, and {repo}:safetensors is its other format")
         }
         ModelFormat::Gguf => format!("{repo}: downloading {first}; it has only GGUF files"),
-    }
-}
-
-/// Reports progress and counts bytes for the watchdog.
-#[derive(Clone)]
-struct Meter<P> {
-    progress: P,
-    received: Arc<AtomicU64>,
-}
-
-impl<P: Progress> hf_hub::api::tokio::Progress for Meter<P> {
-    async fn init(&mut self, size: usize, filename: &str) {
-        self.progress.start(filename, size as u64);
-    }
-
-    async fn update(&mut self, size: usize) {
-        self.received.fetch_add(size as u64, Ordering::Relaxed);
-        self.progress.advance(size as u64);
-    }
-
-    async fn finish(&mut self) {
-        self.progress.finish();
     }
 }
 
@@ -224,31 +277,13 @@ fn status(error: &ApiError) -> Option<u16> {
     }
 }
 
-/// Whether a retry may help.
-fn is_transient(error: &ApiError) -> bool {
-    match error {
-        ApiError::RequestError(error) => attempts::is_transient(error),
-        ApiError::IoError(error) => error.kind() == std::io::ErrorKind::TimedOut,
-        _ => false,
-    }
-}
-
-/// Verifies a file in the cache. The blob of a large file is named by its SHA-256. Small files are named by a git hash,
-/// and are checked when they are parsed.
-fn verify(path: &Path, file: &str) -> Result<(), HubError> {
-    let blob = path.canonicalize().map_err(HubError::io("read", path))?;
-    let expected = blob.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
-    if expected.len() != 64 || !expected.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+/// Compares a file with its SHA-256.
+fn check_sha256(path: &Path, file: &str, expected: &str) -> Result<(), HubError> {
+    let found = sha256(path)?;
+    if found.eq_ignore_ascii_case(expected) {
         return Ok(());
     }
-    let found = sha256(&blob)?;
-    if found.eq_ignore_ascii_case(&expected) {
-        return Ok(());
-    }
-    for damaged in [path, &blob] {
-        std::fs::remove_file(damaged).map_err(HubError::io("remove", damaged))?;
-    }
-    Err(HubError::Checksum { file: file.to_owned(), expected, found })
+    Err(HubError::Checksum { file: file.to_owned(), expected: expected.to_owned(), found })
 }
 
 /// The SHA-256 of a file, in hexadecimal.

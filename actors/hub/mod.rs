@@ -19,8 +19,10 @@ pub mod ollama;
 mod probe;
 mod progress;
 pub mod reference;
+mod snapshot;
 mod sources;
 mod store;
+mod transfer;
 
 pub use self::error::HubError;
 pub use self::progress::Progress;

@@ -26,6 +26,10 @@ pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 #[derive(Default)]
 pub struct Behaviour {
     pub files: Mutex<BTreeMap<String, Vec<u8>>>,
+    /// Its current commit, if that is not [`COMMIT`].
+    pub commit: Mutex<Option<String>>,
+    /// The names that it gives to all data, instead of their checksums.
+    pub etag: Mutex<Option<String>>,
     /// The token that is required, if any.
     pub token: Mutex<Option<String>>,
     /// Whether to send data that does not match the checksum.
@@ -36,6 +40,19 @@ pub struct Behaviour {
     pub ranges: Mutex<Vec<usize>>,
     /// Whether data waits until this is false.
     pub is_held: watch::Sender<bool>,
+}
+
+impl Behaviour {
+    fn commit(&self) -> String {
+        self.commit.lock().unwrap().clone().unwrap_or_else(|| COMMIT.to_owned())
+    }
+
+    /// The headers about a file.
+    fn facts(&self, bytes: &[u8]) -> [(&'static str, String); 2] {
+        let checksum: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let etag = self.etag.lock().unwrap().clone().unwrap_or(checksum);
+        [("x-repo-commit", self.commit()), ("x-linked-etag", format!("\"{etag}\""))]
+    }
 }
 
 pub struct FakeHub {
@@ -112,7 +129,7 @@ async fn info(
     }
     let siblings: Vec<_> =
         hub.files.lock().unwrap().keys().map(|name| serde_json::json!({ "rfilename": name })).collect();
-    axum::Json(serde_json::json!({ "id": REPO, "sha": COMMIT, "siblings": siblings })).into_response()
+    axum::Json(serde_json::json!({ "id": REPO, "sha": hub.commit(), "siblings": siblings })).into_response()
 }
 
 /// Large files are on another server. The hub returns their checksum and size, and redirects.
@@ -126,13 +143,8 @@ async fn file(
     }
     let files = hub.files.lock().unwrap();
     let Some(bytes) = files.get(&name) else { return StatusCode::NOT_FOUND.into_response() };
-    let checksum: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    let facts = [
-        ("x-repo-commit", COMMIT.to_owned()),
-        ("x-linked-etag", format!("\"{checksum}\"")),
-        ("x-linked-size", bytes.len().to_string()),
-    ];
-    (facts, Redirect::temporary(&format!("/storage/{name}"))).into_response()
+    let size = [("x-linked-size", bytes.len().to_string())];
+    (hub.facts(bytes), size, Redirect::temporary(&format!("/storage/{name}"))).into_response()
 }
 
 async fn storage(State(hub): State<Arc<Behaviour>>, UrlPath(name): UrlPath<String>, headers: HeaderMap) -> Response {
@@ -141,29 +153,25 @@ async fn storage(State(hub): State<Arc<Behaviour>>, UrlPath(name): UrlPath<Strin
     let bytes = &files[&name];
     let range = headers[header::RANGE].to_str().unwrap().strip_prefix("bytes=").unwrap();
     let (start, end) = range.split_once('-').unwrap();
-    let (start, end) = (start.parse::<usize>().unwrap(), end.parse::<usize>().unwrap().min(bytes.len() - 1));
+    let (start, end) = (start.parse::<usize>().unwrap(), end.parse().unwrap_or(usize::MAX).min(bytes.len() - 1));
     let mut part = bytes[start..=end].to_vec();
     if hub.corrupt.load(Ordering::Relaxed) {
         part.iter_mut().for_each(|byte| *byte ^= 1);
     }
-    let checksum: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    let head = [
-        (header::CONTENT_RANGE.as_str(), format!("bytes {start}-{end}/{}", bytes.len())),
-        // The relative redirect is followed at once, so the headers are needed here, too.
-        ("x-repo-commit", COMMIT.to_owned()),
-        ("x-linked-etag", format!("\"{checksum}\"")),
-    ];
+    // The relative redirect is followed at once, so the headers are needed here, too.
+    let facts = hub.facts(bytes);
+    let head = [(header::CONTENT_RANGE.as_str(), format!("bytes {start}-{end}/{}", bytes.len()))];
     if end > start {
         hub.ranges.lock().unwrap().push(start);
         let cut = hub.cut_off.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        if start > 0 && cut.is_ok() {
+        if cut.is_ok() {
             part.truncate(part.len() / 2);
             let length = [(header::CONTENT_LENGTH.as_str(), (end - start + 1).to_string())];
             let broken = futures_util::stream::iter([Ok(part), Err(std::io::Error::other("cut off"))]);
-            return (StatusCode::PARTIAL_CONTENT, head, length, Body::from_stream(broken)).into_response();
+            return (StatusCode::PARTIAL_CONTENT, facts, head, length, Body::from_stream(broken)).into_response();
         }
     }
-    (StatusCode::PARTIAL_CONTENT, head, part).into_response()
+    (StatusCode::PARTIAL_CONTENT, facts, head, part).into_response()
 }
 
 /// Pseudo-random bytes, the same on each call.
