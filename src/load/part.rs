@@ -86,7 +86,9 @@ impl Target {
     pub fn own_memory(&self, options: &LoadOptions) -> Option<String> {
         match self {
             // With its own limit, a device's memory is planned separately even if it is host memory.
-            Target::Vulkan(info, _) if !info.is_cpu() || options.device_bytes.is_some() => Some(vulkan::describe(info)),
+            Target::Vulkan(info, _) if !info.uses_host_memory() || options.device_bytes.is_some() => {
+                Some(vulkan::describe(info))
+            }
             Target::Cpu | Target::Vulkan(..) => None,
         }
     }

@@ -146,7 +146,7 @@ impl DeviceInfo {
     }
 
     /// Bytes of memory that a model may use: the free part of the largest device-local heap, as the driver reports it. For
-    /// a device that is the CPU it is at most the machine's available memory.
+    /// a device that uses the host's memory it is at most the machine's available memory.
     #[must_use]
     pub fn available_bytes(&self, instance: &Instance) -> u64 {
         let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
@@ -164,7 +164,17 @@ impl DeviceInfo {
             false => heaps[heap].size,
         };
         let available = (0..count).filter(|heap| local(*heap)).map(left).max().unwrap_or(0);
-        if self.is_cpu() { memory::available().map_or(available, |free| free.min(available)) } else { available }
+        match memory::available().filter(|_| self.uses_host_memory()) {
+            Some(free) => free.min(available),
+            None => available,
+        }
+    }
+
+    /// Whether the device has no memory of its own.
+    #[must_use]
+    pub fn uses_host_memory(&self) -> bool {
+        // Memory that the firmware sets aside for an integrated GPU is another heap.
+        self.is_cpu() || (self.kind == INTEGRATED_KIND && self.memory.memory_heap_count == 1)
     }
 
     /// Whether the device is the machine's CPU.
@@ -175,11 +185,12 @@ impl DeviceInfo {
 }
 
 const CPU_KIND: &str = "cpu";
+const INTEGRATED_KIND: &str = "integrated";
 
 fn kind(device_type: vk::PhysicalDeviceType) -> &'static str {
     match device_type {
         vk::PhysicalDeviceType::DISCRETE_GPU => "discrete",
-        vk::PhysicalDeviceType::INTEGRATED_GPU => "integrated",
+        vk::PhysicalDeviceType::INTEGRATED_GPU => INTEGRATED_KIND,
         vk::PhysicalDeviceType::VIRTUAL_GPU => "virtual",
         vk::PhysicalDeviceType::CPU => CPU_KIND,
         _ => "other",
