@@ -162,6 +162,7 @@ def write_deepseek_keys(writer: gguf.GGUFWriter, config) -> None:
     if not isinstance(config, transformers.DeepseekV2Config):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         writer.add_expert_weights_norm(config.norm_topk_prob)
+    if not isinstance(config, transformers.DeepseekV2Config) or config.topk_method == "group_limited_greedy":
         writer.add_expert_group_count(config.n_group)
         writer.add_expert_group_used_count(config.topk_group)
     write_query_rank(writer, config)
@@ -384,6 +385,9 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "glm4moe": Checkpoint(GLM4_MOE, GLM4_MOE_SIZES),
     "gpt-oss": Checkpoint(GPT_OSS, GPT_OSS_SIZES, draw=1),
     "deepseek2": Checkpoint(DEEPSEEK2, DEEPSEEK2_SIZES),
+    # A group counts as much as its best expert.
+    "deepseek2-groups": Checkpoint(DEEPSEEK2, DEEPSEEK2_SIZES | dict(
+        n_routed_experts=8, num_experts_per_tok=3, topk_method="group_limited_greedy", n_group=4, topk_group=2)),
     "deepseek3": Checkpoint(DEEPSEEK3, DEEPSEEK3_SIZES, longest_prompt=90),
     "glm4-moe-lite": Checkpoint(GLM4_MOE_LITE, sizes(**SMALL, **LATENT_SIZES) | dict(
         n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1, n_group=1, topk_group=1,
