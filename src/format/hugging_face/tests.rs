@@ -538,8 +538,7 @@ fn quantizations_that_are_not_supported_are_named() {
 #[test]
 fn both_spellings_of_e4m3_are_understood() {
     for spelling in ["e4m3", "float8_e4m3fn"] {
-        let config = with(&json!({ "quantization_config": { "quant_method": "fp8", "fmt": spelling } }));
-        assert!(!error_of(&config, &[]).contains("is quantized with"), "{spelling}");
+        open(&with(&json!({ "quantization_config": { "quant_method": "fp8", "fmt": spelling } })));
     }
 }
 
