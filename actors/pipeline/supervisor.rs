@@ -225,7 +225,7 @@ impl<S: ModelSource> SupervisorState<S> {
         }
     }
 
-    fn load_progress(&self, progress: LoadProgress) {
+    fn load_progress(&mut self, progress: LoadProgress) {
         // Progress is shown only for the first load. Later loads keep the status `Recovering`.
         if self.loading && matches!(self.replica.status(), Status::Loading(_)) {
             self.set_status(Status::Loading(progress));
@@ -382,6 +382,7 @@ impl<S: ModelSource> SupervisorState<S> {
         let Some(actors) = &mut self.actors else { return };
         let Some(drafter) = &mut actors.drafter else { return };
         drafter.is_ready = true;
+        self.drafter_restarts.set_running(true, Instant::now());
         if let Some(requests) = &actors.requests {
             let _ = requests.scheduler.cast(SchedulerMsg::DrafterReady(drafter.actor.clone()));
         }
@@ -398,7 +399,9 @@ impl<S: ModelSource> SupervisorState<S> {
         let replica = self.replica.index;
         metrics::restarted(&self.options.model_id, "drafter");
         self.options.tracer.restarted("drafter", reason);
-        match self.drafter_restarts.next(Instant::now(), &self.options.restarts) {
+        let now = Instant::now();
+        self.drafter_restarts.set_running(false, now);
+        match self.drafter_restarts.next(now, &self.options.restarts) {
             Some(pause) => {
                 tracing::warn!(actor = "drafter", replica, reason, ?pause, "restarting after a fault");
                 me.send_after(pause, || SupervisorMsg::RestartDrafter);
@@ -632,7 +635,8 @@ impl<S: ModelSource> SupervisorState<S> {
         }
     }
 
-    fn set_status(&self, status: Status) {
+    fn set_status(&mut self, status: Status) {
+        self.restarts.set_running(status == Status::Ready, Instant::now());
         // `Draining` stays the status until the end.
         if !matches!(self.replica.status(), Status::Draining) {
             self.replica.set_status(status);

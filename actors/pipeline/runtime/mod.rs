@@ -263,9 +263,17 @@ impl Drop for Generation {
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+    use std::thread;
+
+    use cuelight_engine::engine::Step;
+    use cuelight_engine::load::{LoadCancel, LoadProgress, LoadedModel};
+
     use super::*;
     use crate::core::request::{SamplingParams, StopConditions};
-    use crate::pipeline::simulation::{SimulatedModel, tokenizer};
+    use crate::pipeline::model_source::{EngineHost, SourceError};
+    use crate::pipeline::simulation::{Fault, SimulatedEngine, SimulatedModel, tokenizer};
+    use crate::pipeline::supervisor::RestartPolicy;
 
     fn request() -> GenerationRequest {
         GenerationRequest {
@@ -317,5 +325,51 @@ mod tests {
             assert!(matches!(read(again).await, (300, Event::Finished { .. })), "after the death of actor {index}");
             assert_eq!(runtime.snapshot().blocks_used, 0);
         }
+    }
+
+    /// A model whose device is lost in its fourth step, and which cannot be loaded again. To find that out takes half of the window
+    /// in which restarts are counted.
+    struct LoadsOnce(SimulatedModel);
+
+    impl LoadsOnce {
+        const WINDOW: Duration = Duration::from_millis(200);
+
+        fn new() -> Self {
+            let faults = |number: u64, _: &Step| (number == 3).then_some(Fault::DeviceLost);
+            LoadsOnce(SimulatedModel { faults: Some(Arc::new(faults)), ..SimulatedModel::new(tokenizer()) })
+        }
+    }
+
+    impl ModelSource for LoadsOnce {
+        type Engine = SimulatedEngine;
+
+        fn load(
+            &self,
+            cancel: &LoadCancel,
+            progress: &mut dyn FnMut(LoadProgress),
+        ) -> Result<LoadedModel<SimulatedEngine>, SourceError> {
+            if self.0.counters.loads.load(Ordering::Relaxed) > 0 {
+                thread::sleep(Self::WINDOW / 2);
+                return Err("the file is gone".to_owned().into());
+            }
+            ModelSource::load(&self.0, cancel, progress)
+        }
+
+        fn host(&self) -> EngineHost {
+            self.0.host
+        }
+    }
+
+    #[tokio::test]
+    async fn a_model_that_cannot_be_loaded_again_is_given_up_however_long_its_loads_take() {
+        let restarts = RestartPolicy { max_restarts: 4, window: LoadsOnce::WINDOW, ..RestartPolicy::default() };
+        let options = RuntimeOptions { restarts, ..RuntimeOptions::default() };
+        let runtime = Runtime::start(LoadsOnce::new(), options).await.unwrap();
+        runtime.wait_ready().await.ok().unwrap();
+        let permit = runtime.try_permit(1).unwrap();
+        let running = runtime.submit(&permit, request()).await.unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(20), read(running)).await;
+        assert!(matches!(ended, Ok((3, Event::Failed(_)))), "{ended:?}");
+        assert!(matches!(runtime.status(), Status::Failed(_)));
     }
 }
