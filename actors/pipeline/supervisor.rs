@@ -302,7 +302,7 @@ impl<S: ModelSource> SupervisorState<S> {
     /// Starts the lower tiers of the KV cache, as far as the options ask for them and the model can have them. The model also runs
     /// without them.
     fn start_kv_store(&self, layout: Option<BlockLayout>, files: &ModelFiles) -> Option<KvStore> {
-        let (mut options, replica) = (self.options.kv_store.clone(), self.replica.index);
+        let mut options = self.options.kv_store.clone();
         if !options.is_used() {
             return None;
         }
@@ -323,7 +323,7 @@ impl<S: ModelSource> SupervisorState<S> {
             options.peers.allowed.clear();
         }
         let identity = identity.unwrap_or_else(|| ModelIdentity::Name(String::new()));
-        let started = KvStore::start(&options, layout, identity, replica);
+        let started = KvStore::start(&options, layout, identity, (self.replica.index, self.replica.replicas()));
         started.map_err(|error| tracing::error!(model, %error, "the KV cache has no lower tiers")).ok()
     }
 

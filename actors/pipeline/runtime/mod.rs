@@ -68,7 +68,6 @@ impl Runtime {
         options: RuntimeOptions,
     ) -> Result<Runtime, StartError> {
         let replica_set = Arc::new(ReplicaSet::new(sources.len(), &options));
-        let options = RuntimeOptions { kv_store: options.kv_store.of_replica(sources.len()), ..options };
         let mut replicas = Vec::with_capacity(sources.len());
         for (index, source) in sources.into_iter().enumerate() {
             replicas.push(Replica::start(index, source, options.clone(), &replica_set).await?);
