@@ -371,4 +371,19 @@ mod tests {
         assert!(matches!(ended, Ok((3, Event::Failed(_)))), "{ended:?}");
         assert!(matches!(runtime.status(), Status::Failed(_)));
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_reaches_a_new_scheduler_before_it_recovers_is_taken_once() {
+        let model = SimulatedModel { step_time: Duration::from_millis(5), ..SimulatedModel::new(tokenizer()) };
+        let runtime = Runtime::start(model, RuntimeOptions::default()).await.unwrap();
+        runtime.wait_ready().await.ok().unwrap();
+        let permit = runtime.try_permit(1).unwrap();
+        let mut running = runtime.submit(&permit, request()).await.unwrap();
+        // The scheduler has taken the request from its mailbox and finds it in the journal, too.
+        runtime.replicas[0].state.send_to_scheduler(SchedulerMsg::Recover);
+        running.next().await.unwrap();
+        assert_eq!((runtime.snapshot().running, runtime.snapshot().waiting), (1, 0));
+        assert!(matches!(read(running).await, (299, Event::Finished { .. })));
+        assert_eq!((runtime.snapshot().running, runtime.snapshot().blocks_used), (0, 0));
+    }
 }
