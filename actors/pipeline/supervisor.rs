@@ -24,8 +24,8 @@
 //!   drafts of it. Nothing else changes.
 //! - The sampler or the scheduler dies: both are replaced, because they share the state of the requests. The executor keeps
 //!   its engine. The new ones continue the requests of the [journal](super::journal). Clients see a pause.
-//! - Faults come faster than [`RestartPolicy`] allows: the status becomes
-//!   [`Status::Failed`]. The process keeps running.
+//! - Faults come faster than [`RestartPolicy`] allows: the requests end and the status becomes [`Status::Failed`]. The
+//!   owner of the runtime decides what follows.
 //! - The model's file changes: another load would give another model, so the requests in flight fail and the status becomes
 //!   [`Status::FileChanged`].
 
