@@ -242,7 +242,7 @@ impl Generation {
     pub async fn next(&mut self) -> Option<Event> {
         let event = self.stream.next().await;
         self.open = !self.stream.is_ended();
-        if event.is_some() {
+        if event.as_ref().is_some_and(|event| !matches!(event, Event::Progress(_))) {
             self.ticket.prompt_computed();
         }
         event
@@ -385,5 +385,24 @@ mod tests {
         assert_eq!((runtime.snapshot().running, runtime.snapshot().waiting), (1, 0));
         assert!(matches!(read(running).await, (299, Event::Finished { .. })));
         assert_eq!((runtime.snapshot().running, runtime.snapshot().blocks_used), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_prompt_counts_in_the_load_of_its_replica_until_all_of_it_is_computed() {
+        let step_time = Duration::from_millis(5);
+        let mut model = SimulatedModel { step_time, ..SimulatedModel::new(tokenizer()) };
+        (model.limits.context_tokens, model.limits.kv_blocks) = (4096, 512);
+        let runtime = Runtime::start_replicas(vec![model.clone(), model], RuntimeOptions::default()).await.unwrap();
+        runtime.wait_ready().await.ok().unwrap();
+        let permit = runtime.try_permit(3).unwrap();
+        let long = GenerationRequest { prompt: vec![97; 3000], reports_progress: true, ..request() };
+        let mut long = runtime.submit(&permit, long).await.unwrap();
+        let first = long.next().await.unwrap();
+        assert!(matches!(&first, Event::Progress(progress) if progress.done_tokens < 3000), "{first:?}");
+        let of = |token| GenerationRequest { prompt: vec![token], ..request() };
+        let second = runtime.submit(&permit, of(98)).await.unwrap();
+        let third = runtime.submit(&permit, of(99)).await.unwrap();
+        let replicas = [&long, &second, &third].map(|generation| generation.ticket.replica());
+        assert_eq!(replicas, [0, 1, 1], "the long prompt is not computed yet");
     }
 }
