@@ -158,6 +158,19 @@ async fn experts_that_die_during_a_step_are_restarted_and_no_text_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn experts_that_hang_are_replaced_with_the_engine_and_no_text_changes() {
+    let flags = ["--device", "cpu", "--cpu-experts", "all", "--ctx-size", "256", "--step-timeout", "2s"];
+    let server = ServerProcess::start_model(&checkpoint("qwen3moe.gguf"), &flags).await;
+    let request = chat(&text(20, 1), 40);
+    let expected = server.stream(&request).await;
+    server.fault("experts_hang").await;
+    let answer = tokio::time::timeout(Duration::from_secs(60), server.stream(&request)).await.unwrap();
+    assert!(answer.status == 200 && answer.is_whole, "{answer:?}");
+    assert_eq!(answer.text, expected.text);
+    assert_eq!(server.metric("cuelight_actor_restarts_total").await, 2.0, "the executor and the experts");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_real_server_loses_nothing_under_random_faults() {
     let seed = std::env::var("CUELIGHT_CHAOS_SEED").ok().map(|text| text.parse().unwrap());
     let seeds = seed.map_or(0..3, |seed| seed..seed + 1);

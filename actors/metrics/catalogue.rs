@@ -100,9 +100,9 @@ catalogue! {
     // Request sizes.
     /// Prompt tokens of a completed request.
     REQUEST_PROMPT_TOKENS: Histogram(TOKENS), "cuelight_request_prompt_tokens" ["model"];
-    /// Generated tokens of a completed request.
+    /// Generated tokens of a completed request; without embeddings.
     REQUEST_GENERATION_TOKENS: Histogram(TOKENS), "cuelight_request_generation_tokens" ["model"];
-    /// Maximum number of tokens that a completed request was allowed to generate.
+    /// Maximum number of tokens that a completed request was allowed to generate; without embeddings.
     REQUEST_MAX_TOKENS: Histogram(TOKENS), "cuelight_request_max_tokens" ["model"];
     /// Sequences of an accepted API call: its prompts times n.
     CALL_SEQUENCES: Histogram(FEW), "cuelight_call_sequences" ["model"];

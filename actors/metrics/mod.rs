@@ -75,8 +75,11 @@ pub struct RequestMetrics {
     finished: Counters,
 }
 
-/// The end reasons of requests that completed. Only these count in latency histograms.
-const COMPLETED: [&str; 3] = ["stop_token", "stop_string", "length"];
+/// The end reasons of requests that generated a text.
+const GENERATED: [&str; 3] = ["stop_token", "stop_string", "length"];
+
+/// The end reason of requests for an embedding.
+const EMBEDDED: &str = "embedded";
 
 impl RequestMetrics {
     pub(crate) fn new(model_id: &Arc<str>) -> Self {
@@ -160,7 +163,8 @@ impl RequestMetrics {
         if let Some(started) = times.started {
             self.queue_time.record(started.duration_since(times.submitted));
         }
-        if !COMPLETED.contains(reason) {
+        let has_generated = GENERATED.contains(reason);
+        if !has_generated && *reason != EMBEDDED {
             return;
         }
         if times.first_token.is_none() {
@@ -169,6 +173,9 @@ impl RequestMetrics {
         }
         self.duration.record(at.duration_since(times.submitted));
         self.request_prompt_tokens.record(usage.prompt_tokens as f64);
+        if !has_generated {
+            return;
+        }
         self.request_generation_tokens.record(usage.completion_tokens as f64);
         self.request_max_tokens.record(*max_tokens as f64);
         let (Some(started), Some(first), Some(last)) = (times.started, times.first_token, times.last_token) else {
@@ -492,7 +499,7 @@ pub(crate) fn permitted(model_id: &Arc<str>, sequences: usize) {
 }
 
 /// The actors that can be restarted.
-const ACTORS: [&str; 5] = ["loader", "sampler", "scheduler", "experts", "executor"];
+const ACTORS: [&str; 6] = ["loader", "sampler", "scheduler", "experts", "drafter", "executor"];
 
 /// Counts the restart of an actor.
 pub(crate) fn restarted(model_id: &Arc<str>, actor: &'static str) {
@@ -590,7 +597,10 @@ pub(crate) fn model_memory(model_id: &Arc<str>, memory: &MemoryPlan) {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
+    use crate::core::request::RequestId;
     use crate::metrics::exposition::{Compat, Exposition};
 
     /// Each policy counts its evictions from 0, but the scraped counter must never fall.
@@ -612,5 +622,51 @@ mod tests {
             SchedulerMetrics::new(&"m".into(), 0).set_levels(&Levels { evicted: [2, 0], ..Levels::default() });
             assert_eq!(value(KV_EVICTIONS), Some(6.0));
         });
+    }
+    #[test]
+    fn an_embedding_counts_its_prompt_and_generates_nothing() {
+        let (recorder, exposition) = Exposition::new(Compat::None).expect("the buckets are valid");
+        let submitted = Instant::now();
+        let times = RequestTimes {
+            submitted,
+            started: Some(submitted),
+            first_token: None,
+            last_token: None,
+            previous_token: None,
+        };
+        let request = EndedRequest {
+            id: RequestId(1),
+            context: None,
+            reason: "embedded",
+            error: None,
+            usage: Usage { prompt_tokens: 12, cached_tokens: 2, ..Usage::default() },
+            times,
+            at: submitted,
+            max_tokens: 0,
+            temperature: 0.0,
+            top_p: 1.0,
+            detokenise_time: None,
+        };
+        metrics::with_local_recorder(&recorder, || RequestMetrics::new(&"m".into()).ended(&request));
+        let text = exposition.render();
+        let has = |line: &str| assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        has("cuelight_prompt_tokens_total{model=\"m\",source=\"computed\"} 10");
+        has("cuelight_prompt_tokens_total{model=\"m\",source=\"cached\"} 2");
+        has("cuelight_request_prompt_tokens_count{model=\"m\"} 1");
+        has("cuelight_requests_finished_total{model=\"m\",reason=\"embedded\"} 1");
+        for generation in ["cuelight_request_generation_tokens", "cuelight_request_max_tokens"] {
+            has(&format!("{generation}_count{{model=\"m\"}} 0"));
+        }
+    }
+
+    #[test]
+    fn restarts_of_each_actor_are_scraped_before_there_are_any() {
+        let (recorder, exposition) = Exposition::new(Compat::None).expect("the buckets are valid");
+        metrics::with_local_recorder(&recorder, || state(&"m".into(), &Status::Ready));
+        let text = exposition.render();
+        for actor in ["loader", "sampler", "scheduler", "experts", "drafter", "executor"] {
+            let line = format!("cuelight_actor_restarts_total{{model=\"m\",actor=\"{actor}\"}} 0");
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
     }
 }

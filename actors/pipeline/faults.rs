@@ -1,7 +1,8 @@
 //! Injected faults, for tests of a whole server. Debug builds only.
 //!
 //! `POST /debug/fault` with `{"kind": "panic"}`, `"device_lost"` or `"hang"` arms one fault, which the next step of any
-//! engine triggers. `"experts"` is triggered by the next expert job on the host and kills the experts actor. `"sampler"`,
+//! engine triggers. `"experts"` and `"experts_hang"` are triggered by the next expert job on the host: the first kills the
+//! experts actor, the second lets its thread hang. `"sampler"`,
 //! `"scheduler"` and `"loader"` make these actors panic: the sampler between two requests of a step, the scheduler between
 //! a decision and its effects, the loader when it is to load. `"lost_at_submit"` and `"lost_at_wait"` make the GPU driver report a lost device at the next submission or wait,
 //! and `"lost_at_timeline"` makes it report success with a timeline at its largest value.
@@ -27,6 +28,8 @@ pub enum Fault {
     Hang,
     /// The experts actor dies at the next job.
     Experts,
+    /// The experts' thread hangs in the next job.
+    ExpertsHang,
     /// The sampler panics after it has delivered a token.
     Sampler,
     /// The scheduler panics after it has taken a decision.
@@ -52,6 +55,7 @@ impl Fault {
             "lost_at_timeline" => Some(Fault::LostAt(DeviceCall::Timeline)),
             "hang" => Some(Fault::Hang),
             "experts" => Some(Fault::Experts),
+            "experts_hang" => Some(Fault::ExpertsHang),
             "sampler" => Some(Fault::Sampler),
             "scheduler" => Some(Fault::Scheduler),
             "loader" => Some(Fault::Loader),
@@ -88,12 +92,17 @@ impl Fault {
     }
 }
 
-/// Triggers the fault of the experts actor, if armed.
+/// Triggers a fault of the experts, if armed. Called on their thread.
 ///
 /// # Errors
 /// [`InjectedFault`] when the experts actor has to die.
 pub fn trigger_experts_fault() -> Result<(), InjectedFault> {
-    Fault::take(|fault| fault == Fault::Experts).map_or(Ok(()), |_| Err(InjectedFault))
+    match Fault::take(|fault| matches!(fault, Fault::Experts | Fault::ExpertsHang)) {
+        Some(Fault::ExpertsHang) => std::thread::sleep(HANG),
+        Some(_) => return Err(InjectedFault),
+        None => {}
+    }
+    Ok(())
 }
 
 /// The error of an injected fault.

@@ -188,6 +188,8 @@ impl SchedulerState {
         for recovery in self.journal.recover() {
             match recovery {
                 Recovery::Submit(record) => self.submit(record.id),
+                // Its message came before the one that asks for the recovery.
+                Recovery::Continue(record, _) if self.policy.has(record.id) => {}
                 Recovery::Continue(record, committed) => self.resume(record, committed),
             }
         }

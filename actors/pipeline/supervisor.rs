@@ -16,15 +16,16 @@
 //!
 //! Faults:
 //!
-//! - The executor dies: the model is reloaded and its sequences are recomputed. Clients see a pause.
+//! - The executor dies: the model is reloaded and its sequences are recomputed. Clients see a pause. If it waited for experts,
+//!   the experts actor is replaced, because its thread may hang.
 //! - The loader dies: it is restarted, and a load that was running starts again.
 //! - The experts actor dies: it is restarted with the same weights and repeats the jobs without a reply.
 //! - The drafter dies: it is restarted and loads the draft model again. Meanwhile, and after too many faults, steps have no
 //!   drafts of it. Nothing else changes.
 //! - The sampler or the scheduler dies: both are replaced, because they share the state of the requests. The executor keeps
 //!   its engine. The new ones continue the requests of the [journal](super::journal). Clients see a pause.
-//! - Faults come faster than [`RestartPolicy`] allows: the status becomes
-//!   [`Status::Failed`]. The process keeps running.
+//! - Faults come faster than [`RestartPolicy`] allows: the requests end and the status becomes [`Status::Failed`]. The
+//!   owner of the runtime decides what follows.
 //! - The model's file changes: another load would give another model, so the requests in flight fail and the status becomes
 //!   [`Status::FileChanged`].
 
@@ -225,7 +226,7 @@ impl<S: ModelSource> SupervisorState<S> {
         }
     }
 
-    fn load_progress(&self, progress: LoadProgress) {
+    fn load_progress(&mut self, progress: LoadProgress) {
         // Progress is shown only for the first load. Later loads keep the status `Recovering`.
         if self.loading && matches!(self.replica.status(), Status::Loading(_)) {
             self.set_status(Status::Loading(progress));
@@ -302,7 +303,7 @@ impl<S: ModelSource> SupervisorState<S> {
     /// Starts the lower tiers of the KV cache, as far as the options ask for them and the model can have them. The model also runs
     /// without them.
     fn start_kv_store(&self, layout: Option<BlockLayout>, files: &ModelFiles) -> Option<KvStore> {
-        let (mut options, replica) = (self.options.kv_store.clone(), self.replica.index);
+        let mut options = self.options.kv_store.clone();
         if !options.is_used() {
             return None;
         }
@@ -323,7 +324,7 @@ impl<S: ModelSource> SupervisorState<S> {
             options.peers.allowed.clear();
         }
         let identity = identity.unwrap_or_else(|| ModelIdentity::Name(String::new()));
-        let started = KvStore::start(&options, layout, identity, replica);
+        let started = KvStore::start(&options, layout, identity, (self.replica.index, self.replica.replicas()));
         started.map_err(|error| tracing::error!(model, %error, "the KV cache has no lower tiers")).ok()
     }
 
@@ -382,6 +383,7 @@ impl<S: ModelSource> SupervisorState<S> {
         let Some(actors) = &mut self.actors else { return };
         let Some(drafter) = &mut actors.drafter else { return };
         drafter.is_ready = true;
+        self.drafter_restarts.set_running(true, Instant::now());
         if let Some(requests) = &actors.requests {
             let _ = requests.scheduler.cast(SchedulerMsg::DrafterReady(drafter.actor.clone()));
         }
@@ -396,9 +398,10 @@ impl<S: ModelSource> SupervisorState<S> {
             return;
         }
         let replica = self.replica.index;
-        metrics::restarted(&self.options.model_id, "drafter");
-        self.options.tracer.restarted("drafter", reason);
-        match self.drafter_restarts.next(Instant::now(), &self.options.restarts) {
+        self.report_restart("drafter", reason);
+        let now = Instant::now();
+        self.drafter_restarts.set_running(false, now);
+        match self.drafter_restarts.next(now, &self.options.restarts) {
             Some(pause) => {
                 tracing::warn!(actor = "drafter", replica, reason, ?pause, "restarting after a fault");
                 me.send_after(pause, || SupervisorMsg::RestartDrafter);
@@ -441,11 +444,16 @@ impl<S: ModelSource> SupervisorState<S> {
         if self.record_restart("experts", reason).is_none() {
             return Ok(());
         }
+        self.replace_experts(me, reason).await
+    }
+
+    /// Starts another experts actor on the same job queue. If the thread of the last one hangs, it is left behind.
+    async fn replace_experts(&mut self, me: &Me<S>, reason: &str) -> Result<(), ActorProcessingErr> {
         tracing::warn!(actor = "experts", replica = self.replica.index, reason, "restarting after a fault");
         let Some(expert_jobs) = self.actors.as_ref().map(|actors| actors.expert_jobs.clone()) else { return Ok(()) };
         let experts = self.spawn_experts(me, expert_jobs).await?;
         if let Some(actors) = &mut self.actors {
-            actors.experts = experts;
+            std::mem::replace(&mut actors.experts, experts).stop(None);
         }
         Ok(())
     }
@@ -488,14 +496,7 @@ impl<S: ModelSource> SupervisorState<S> {
         }
         let Some(actors) = &mut self.actors else { return Ok(()) };
         if actors.executor.as_ref().is_some_and(|(executor, _)| executor.get_id() == id) {
-            actors.executor = None;
-            // The experts are reloaded with the engine. Dropping them here avoids having two copies in memory.
-            actors.expert_jobs.set_experts(None);
-            if let Some(requests) = &actors.requests {
-                let lost = PolicyEvent::ExecutorLost { failed: None, reason: reason.to_owned() };
-                let _ = requests.scheduler.cast(lost.into());
-            }
-            self.recover(me, "executor", reason);
+            self.executor_died(me, reason).await?;
         } else if actors.drafter.as_ref().is_some_and(|drafter| drafter.actor.get_id() == id) {
             actors.drafter = None;
             self.recover_drafter(me, reason);
@@ -503,6 +504,25 @@ impl<S: ModelSource> SupervisorState<S> {
             self.restart_experts(me, reason).await?;
         } else if let Some(actor) = actors.requests.as_ref().and_then(|requests| requests.name_of(child)) {
             self.replace_request_actors(me, actor, reason).await;
+        }
+        Ok(())
+    }
+
+    async fn executor_died(&mut self, me: &Me<S>, reason: &str) -> Result<(), ActorProcessingErr> {
+        let Some(actors) = &mut self.actors else { return Ok(()) };
+        actors.executor = None;
+        let awaited_experts = actors.expert_jobs.is_computing();
+        // The experts are reloaded with the engine. Dropping them here avoids having two copies in memory.
+        actors.expert_jobs.set_experts(None);
+        if let Some(requests) = &actors.requests {
+            let lost = PolicyEvent::ExecutorLost { failed: None, reason: reason.to_owned() };
+            let _ = requests.scheduler.cast(lost.into());
+        }
+        self.recover(me, "executor", reason);
+        if awaited_experts && !self.has_ended() {
+            // A thread that hangs takes no job of the next engine. This belongs to the same fault, so it is not counted again.
+            self.report_restart("experts", reason);
+            self.replace_experts(me, reason).await?;
         }
         Ok(())
     }
@@ -541,14 +561,19 @@ impl<S: ModelSource> SupervisorState<S> {
         self.stopping || self.replica.status().failure().is_some()
     }
 
+    /// Reports a restart in metrics and trace.
+    fn report_restart(&self, actor: &'static str, reason: &str) {
+        metrics::restarted(&self.options.model_id, actor);
+        self.options.tracer.restarted(actor, reason);
+    }
+
     /// Counts a restart and returns the pause before it. After too many restarts it gives up and returns `None`.
     fn record_restart(&mut self, actor: &'static str, reason: &str) -> Option<Duration> {
         if self.has_ended() {
             return None;
         }
         let replica = self.replica.index;
-        metrics::restarted(&self.options.model_id, actor);
-        self.options.tracer.restarted(actor, reason);
+        self.report_restart(actor, reason);
         let pause = self.restarts.next(Instant::now(), &self.options.restarts);
         if pause.is_none() {
             tracing::error!(actor, replica, reason, "giving up after too many faults");
@@ -632,7 +657,8 @@ impl<S: ModelSource> SupervisorState<S> {
         }
     }
 
-    fn set_status(&self, status: Status) {
+    fn set_status(&mut self, status: Status) {
+        self.restarts.set_running(status == Status::Ready, Instant::now());
         // `Draining` stays the status until the end.
         if !matches!(self.replica.status(), Status::Draining) {
             self.replica.set_status(status);

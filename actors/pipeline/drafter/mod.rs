@@ -49,8 +49,7 @@ pub struct DrafterState {
     drafts: Drafts,
     on_ready: Option<Box<dyn FnOnce() + Send + Sync>>,
     step_timeout: Duration,
-    /// Number of steps that the thread has computed, at the last check.
-    checked: u64,
+    watchdog: Watchdog,
     cancel: LoadCancel,
 }
 
@@ -91,7 +90,7 @@ impl Actor for Drafter {
                 Drafts::Here(engine, Box::new(generator))
             }
         };
-        Ok(DrafterState { drafts, on_ready: Some(on_ready), step_timeout, checked: 0, cancel })
+        Ok(DrafterState { drafts, on_ready: Some(on_ready), step_timeout, watchdog: Watchdog::default(), cancel })
     }
 
     async fn handle(
@@ -146,12 +145,40 @@ impl DrafterState {
     /// Ends the actor if the thread has worked on one step since the last check.
     fn check(&mut self, me: &ActorRef<DrafterMsg>) -> Result<(), ActorProcessingErr> {
         let Drafts::Thread(thread) = &self.drafts else { return Ok(()) };
-        let (steps, is_working) = thread.progress();
-        if is_working && steps == self.checked {
+        if self.watchdog.finds_the_same_step(thread.step()) {
             return Err(format!("a step of the draft model takes longer than {:?}", self.step_timeout).into());
         }
-        self.checked = steps;
         me.send_after(self.step_timeout, || DrafterMsg::Check);
         Ok(())
+    }
+}
+
+/// Finds a step that runs at two checks in a row.
+#[derive(Debug, Default)]
+struct Watchdog {
+    /// The step that ran at the last check.
+    seen: Option<u64>,
+}
+
+impl Watchdog {
+    /// Checks the number of the step that runs now, if one does. Returns whether it ran at the last check, too.
+    fn finds_the_same_step(&mut self, step: Option<u64>) -> bool {
+        let is_same = step.is_some() && step == self.seen;
+        self.seen = step;
+        is_same
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_lost_when_two_checks_find_it() {
+        let mut watchdog = Watchdog::default();
+        assert!(![Some(0), None, None].into_iter().any(|step| watchdog.finds_the_same_step(step)));
+        assert!(!watchdog.finds_the_same_step(Some(1)), "it may have begun a moment ago");
+        assert!(!watchdog.finds_the_same_step(Some(2)));
+        assert!(watchdog.finds_the_same_step(Some(2)));
     }
 }

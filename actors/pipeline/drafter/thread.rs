@@ -71,9 +71,11 @@ impl DraftThread {
         self.commands.send(command).map_err(|_| "the thread of the draft model has ended".into())
     }
 
-    /// Number of steps so far, and whether it works on one.
-    pub fn progress(&self) -> (u64, bool) {
-        (self.progress.steps.load(Ordering::Acquire), self.progress.is_working.load(Ordering::Acquire))
+    /// The number of the step that it works on. If two calls return the same, it has worked on that step all the time between.
+    pub fn step(&self) -> Option<u64> {
+        // In this order: a step that ends between the two is not taken for the next one.
+        let steps = self.progress.steps.load(Ordering::Acquire);
+        self.progress.is_working.load(Ordering::Acquire).then_some(steps)
     }
 }
 

@@ -71,6 +71,12 @@ impl ExpertJobQueue {
         drop(dropped);
     }
 
+    /// Whether the worker computes a job.
+    #[must_use]
+    pub fn is_computing(&self) -> bool {
+        self.state().jobs.iter().any(|open| open.is_taken)
+    }
+
     /// Submits a job. Without experts on the host the reply is an error, sent immediately.
     ///
     /// The worker yields the CPU to the submitting thread when `yield_hint` requests it.
@@ -204,7 +210,9 @@ mod tests {
         let lease = queue.lease();
         let worker = lease.worker();
         for (step, replies) in [1, 2].map(|step| (step, submit(&queue, step))) {
+            assert!(!queue.is_computing());
             let taken = worker.next().unwrap();
+            assert!(queue.is_computing());
             assert_eq!(taken.job.step, StepId(step));
             worker.reply(taken, answer(step));
             assert_eq!(replies.recv().unwrap(), answer(step));

@@ -9,7 +9,9 @@
 //! [`HostExperts`](cuelight_engine::experts::HostExperts).
 //!
 //! Faults: an error or a panic is sent as the result of the job, and the engine that submitted it is given up. When the
-//! actor dies, the supervisor starts another one on the same queue. Jobs without a reply stay there, so no step is lost.
+//! actor dies, the supervisor starts another one on the same queue. Jobs without a reply stay there, so no step is lost. A
+//! thread that hangs stops the step of its device, which is given up after the step timeout. The supervisor then replaces this
+//! actor, too.
 
 mod answer;
 mod job_queue;

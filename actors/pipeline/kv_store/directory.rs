@@ -76,37 +76,50 @@ impl KvDirectory {
     /// When it cannot be made.
     pub(super) fn of_blocks(&self, about: &str) -> io::Result<BlockDirectory> {
         let path = self.path.join(name_of(about));
-        make_private(&path)?;
-        let lock = open_lock(&path)?;
-        lock.lock()?;
-        fs::write(path.join(ABOUT), about)?;
-        Ok(BlockDirectory { path, _lock: lock })
+        match open_blocks(&path, about) {
+            // Another model has removed it before it was locked.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => open_blocks(&path, about),
+            opened => opened,
+        }
     }
 
-    /// Removes directories of other models, the least recently opened first, until they have no more than `most_bytes` together.
+    /// Removes directories that no model uses, the least recently opened first, until they have no more than `most_bytes` together.
+    /// Those that `kept` describes stay: a replica that has not opened its directory yet will do so.
     ///
     /// # Errors
-    /// When the directory cannot be read.
-    pub(super) fn trim(&self, most_bytes: u64) -> io::Result<()> {
-        let mut others: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
-        for entry in fs::read_dir(&self.path)?.flatten() {
-            let path = entry.path();
-            let Ok(opened) = fs::metadata(path.join(ABOUT)).and_then(|about| about.modified()) else { continue };
-            let is_free = open_lock(&path).is_ok_and(|lock| lock.try_lock().is_ok());
-            if is_free {
-                others.push((opened, bytes_in(&path)?, path));
-            }
-        }
-        others.sort_unstable();
-        let mut bytes: u64 = others.iter().map(|(_, bytes, _)| bytes).sum();
-        for (_, own, path) in others {
+    /// When a directory cannot be read or removed.
+    pub(super) fn trim(&self, most_bytes: u64, kept: &[String]) -> io::Result<()> {
+        let kept: Vec<PathBuf> = kept.iter().map(|about| self.path.join(name_of(about))).collect();
+        let paths = fs::read_dir(&self.path)?.flatten().map(|entry| entry.path());
+        let mut unused: Vec<Unused> = paths.filter(|path| !kept.contains(path)).filter_map(Unused::of).collect();
+        unused.sort_unstable_by_key(|directory| directory.opened);
+        let mut bytes: u64 = unused.iter().map(|directory| directory.bytes).sum();
+        for directory in unused {
             if bytes <= most_bytes {
                 break;
             }
-            fs::remove_dir_all(&path)?;
-            bytes -= own;
+            fs::remove_dir_all(&directory.path)?;
+            bytes -= directory.bytes;
         }
         Ok(())
+    }
+}
+
+/// A directory of blocks that no model uses, held so that none opens it.
+struct Unused {
+    opened: SystemTime,
+    bytes: u64,
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Unused {
+    /// The directory of blocks at `path`. `None` when a model uses it, or it is something else.
+    fn of(path: PathBuf) -> Option<Self> {
+        let opened = fs::metadata(path.join(ABOUT)).and_then(|about| about.modified()).ok()?;
+        let lock = open_lock(&path).ok()?;
+        lock.try_lock().ok()?;
+        Some(Unused { opened, bytes: bytes_in(&path).ok()?, path, _lock: lock })
     }
 }
 
@@ -126,6 +139,15 @@ fn make_private(path: &Path) -> io::Result<()> {
     builder.create(path)
 }
 
+/// Makes the directory of the blocks that `about` describes, if there is none, and locks it.
+fn open_blocks(path: &Path, about: &str) -> io::Result<BlockDirectory> {
+    make_private(path)?;
+    let lock = open_lock(path)?;
+    lock.lock()?;
+    fs::write(path.join(ABOUT), about)?;
+    Ok(BlockDirectory { path: path.to_owned(), _lock: lock })
+}
+
 fn open_lock(directory: &Path) -> io::Result<File> {
     File::options().create(true).truncate(false).write(true).open(directory.join(LOCK))
 }
@@ -143,6 +165,7 @@ fn bytes_in(directory: &Path) -> io::Result<u64> {
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
+    use std::thread;
     use std::time::Duration;
 
     use super::*;
@@ -174,11 +197,29 @@ mod tests {
             blocks.path.clone()
         });
         let _mine = held.of_blocks("mine").unwrap();
-        held.trim(5000).unwrap();
+        held.trim(5000, &[]).unwrap();
         assert!(paths.iter().all(|path| path.exists()));
-        held.trim(1500).unwrap();
+        held.trim(1500, &[]).unwrap();
         assert_eq!(paths.each_ref().map(|path| path.exists()), [false, true, true]);
-        held.trim(0).unwrap();
-        assert_eq!(paths.each_ref().map(|path| path.exists()), [false, false, true], "its own is never removed");
+        held.trim(0, &["new".to_owned()]).unwrap();
+        assert!(paths[1].exists(), "a replica will open it");
+        held.trim(0, &[]).unwrap();
+        assert_eq!(paths.each_ref().map(|path| path.exists()), [false, false, true], "one in use is never removed");
+    }
+
+    #[test]
+    fn a_directory_that_is_removed_before_it_is_locked_is_made_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let held = KvDirectory::open(directory.path()).unwrap();
+        let path = held.of_blocks("model").unwrap().path;
+        let unused = Unused::of(path.clone()).unwrap();
+        thread::scope(|scope| {
+            let opening = scope.spawn(|| held.of_blocks("model").unwrap());
+            // Most likely it waits for the lock by now. The result is the same if it does not.
+            thread::sleep(Duration::from_millis(50));
+            fs::remove_dir_all(&path).unwrap();
+            drop(unused);
+            assert!(opening.join().unwrap().path.join(ABOUT).exists());
+        });
     }
 }

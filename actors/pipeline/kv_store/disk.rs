@@ -70,11 +70,15 @@ impl Fetched {
 /// What the disk tier is for.
 pub(super) struct DiskArguments {
     pub directory: KvDirectory,
-    /// Most bytes of the files.
+    /// Most bytes of the files of all replicas of the model together, and of those that no model uses.
     pub bytes: u64,
     pub block_bytes: usize,
     /// What the blocks mean, next to the content of the model.
-    pub about: String,
+    pub layout: String,
+    /// Index of the replica. Each has a directory of its own.
+    pub replica: usize,
+    /// Number of replicas of the model.
+    pub replicas: usize,
     /// The files of the model, or its content if it has none.
     pub model: ModelIdentity,
     /// Blocks that may wait to be written, and blocks that are read at once.
@@ -173,11 +177,12 @@ impl Writer {
         }
     }
 
-    /// Opens the directory and removes unfinished files.
+    /// Opens the directory, and removes unfinished files and directories that are too large.
     fn open(&self) -> io::Result<()> {
-        let DiskArguments { directory, bytes, about, model, block_bytes, .. } = &self.arguments;
+        let DiskArguments { directory, bytes, layout, model, block_bytes, replica, replicas, .. } = &self.arguments;
         let content = model.content(Some(directory.path()))?;
-        let opened = directory.of_blocks(&meaning(&content, *block_bytes, about))?;
+        let about = |replica: usize| meaning(&content, *block_bytes, &format!("{layout}\nreplica {replica}"));
+        let opened = directory.of_blocks(&about(*replica))?;
         for entry in fs::read_dir(&opened.path)?.flatten() {
             if entry.file_name().to_string_lossy().ends_with(UNFINISHED) {
                 fs::remove_file(entry.path())?;
@@ -185,7 +190,12 @@ impl Writer {
         }
         // Set once, because this is the only caller.
         let _ = self.opened.set(opened);
-        directory.trim(*bytes)
+        let replicas: Vec<String> = (0..*replicas).map(about).collect();
+        if let Err(error) = directory.trim(*bytes, &replicas) {
+            let path = directory.path().display();
+            tracing::warn!(%path, %error, "blocks of models that are not loaded any more were not removed");
+        }
+        Ok(())
     }
 
     fn perform(&self, job: WriteJob) -> io::Result<()> {
@@ -231,7 +241,8 @@ impl Writer {
         let Some(directory) = self.opened.get() else { return };
         let blocks = self.blocks_in(&directory.path).unwrap_or_default();
         let file_bytes = (self.arguments.block_bytes + HEADER_BYTES) as u64 + FILE_OVERHEAD;
-        let most = usize::try_from(self.arguments.bytes / file_bytes).unwrap_or(usize::MAX);
+        let bytes = self.arguments.bytes / self.arguments.replicas.max(1) as u64;
+        let most = usize::try_from(bytes / file_bytes).unwrap_or(usize::MAX);
         let limits = TierLimits { blocks: most, ..self.arguments.limits };
         (self.report)(TierReport::Ready(limits, blocks));
     }
@@ -297,5 +308,41 @@ impl Reader {
                 None => thread::sleep(Duration::from_millis(1)),
             }
         }
+    }
+}
+
+#[allow(clippy::unwrap_used)]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(directory: &KvDirectory, bytes: u64, replica: usize) -> BlockDirectory {
+        let arguments = DiskArguments {
+            directory: directory.clone(),
+            bytes,
+            block_bytes: 64,
+            layout: "layout".to_owned(),
+            replica,
+            replicas: 3,
+            model: ModelIdentity::Name("model".to_owned()),
+            limits: TierLimits::default(),
+            memory: HostBlocks::new(0, 64),
+        };
+        let writer = Writer { arguments, opened: Opened::default(), report: Box::new(|_| {}) };
+        writer.open().unwrap();
+        Arc::into_inner(writer.opened).unwrap().into_inner().unwrap()
+    }
+
+    #[test]
+    fn the_replica_that_starts_first_keeps_the_blocks_of_the_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let held = KvDirectory::open(directory.path()).unwrap();
+        let kept = [0, 1, 2].map(|replica| {
+            let file = open(&held, 3000, replica).path.join("block.kv");
+            fs::write(&file, [0; 1000]).unwrap();
+            file
+        });
+        let _first = open(&held, 3000, 0);
+        assert_eq!(kept.each_ref().map(|file| file.exists()), [true; 3]);
     }
 }

@@ -86,14 +86,6 @@ impl KvStoreOptions {
     pub fn reserved_bytes(host_bytes: u64, transfers: bool, replicas: usize) -> u64 {
         host_bytes / replicas.max(1) as u64 + if transfers { TRANSFER_BYTES } else { 0 }
     }
-
-    /// The part of one of `replicas` replicas.
-    #[must_use]
-    pub fn of_replica(&self, replicas: usize) -> Self {
-        let replicas = replicas.max(1) as u64;
-        let disk = self.disk.as_ref().map(|(directory, bytes)| (directory.clone(), bytes / replicas));
-        KvStoreOptions { host_bytes: self.host_bytes / replicas, disk, ..self.clone() }
-    }
 }
 
 /// Copies of KV blocks of one replica. Cheap to clone.
@@ -134,7 +126,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl KvStore {
-    /// A store for the blocks of an engine with this layout. `replica` is the index of the replica.
+    /// A store for the blocks of an engine with this layout, which is one of the `replicas` replicas of a model. `replica` is its
+    /// index. The replicas share the memory and the disk.
     ///
     /// # Errors
     /// When the system starts no thread, or no client for other servers can be made.
@@ -142,10 +135,10 @@ impl KvStore {
         options: &KvStoreOptions,
         layout: BlockLayout,
         model: ModelIdentity,
-        replica: usize,
+        (replica, replicas): (usize, usize),
     ) -> io::Result<Self> {
         let blocks_in = |bytes: u64| usize::try_from(bytes / layout.bytes.max(1) as u64).unwrap_or(usize::MAX);
-        let host = blocks_in(options.host_bytes);
+        let host = blocks_in(options.host_bytes / replicas.max(1) as u64);
         let piece = (PIECE_BYTES / layout.bytes.max(1)).max(1);
         let transfer = if options.transfers() { blocks_in(TRANSFER_BYTES).max(2) } else { 0 };
         let read = (PIECES * piece).min(transfer / 2);
@@ -156,7 +149,9 @@ impl KvStore {
             directory: directory.clone(),
             bytes: *bytes,
             block_bytes: layout.bytes,
-            about: format!("{}\nreplica {replica}", layout.description),
+            layout: layout.description.clone(),
+            replica,
+            replicas,
             model: model.clone(),
             limits,
             memory: memory.clone(),

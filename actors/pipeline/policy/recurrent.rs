@@ -33,8 +33,8 @@ impl Policy {
         CachedPrefix { blocks, usable }
     }
 
-    /// Gives an admitted sequence the state after its cached blocks, and requests its checkpoints. `known` blocks of its
-    /// prefix are in the cache.
+    /// Gives an admitted sequence the state after its cached blocks, and requests its checkpoints, which would wait forever for
+    /// blocks that are not kept. `known` blocks of its prefix are in the cache.
     pub(super) fn start_state(&mut self, id: RequestId, known: usize) {
         if !self.slots.is_used() {
             return;
@@ -42,7 +42,7 @@ impl Policy {
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         let last = sequence.blocks.last().map(|block| block.id());
         sequence.state.newest = last.and_then(|block| self.slots.take(block));
-        if self.config.prefix_cache {
+        if self.config.prefix_cache && sequence.is_kept() {
             sequence.state.want(known * BLOCK_TOKENS, sequence.planned);
             sequence.state.want_end_of_prompt(sequence.prompt_tokens, sequence.planned);
         }

@@ -142,11 +142,13 @@ impl Policy {
 
     /// Whether a sequence still waits for a prefix that another sequence computes.
     pub(super) fn follows(&self, id: RequestId) -> bool {
-        let Some(Leader { id: leader, blocks }) = self.sequences[&id].leader else { return false };
-        self.sequences.get(&leader).is_some_and(|leader| is_leading(leader, blocks))
+        let follower = &self.sequences[&id];
+        let Some(Leader { id: leader, blocks }) = follower.leader else { return false };
+        self.sequences.get(&leader).is_some_and(|leader| is_leading(leader, follower, blocks))
     }
 
-    /// Makes a sequence wait for the running sequence, if any, that computes what it needs after its first `cached` blocks.
+    /// Makes a sequence wait for the running sequence before it, if any, that computes what it needs after its first `cached`
+    /// blocks.
     pub(super) fn start_following(&mut self, rank: Rank, cached: usize) -> bool {
         if cached * BLOCK_TOKENS >= self.sequences[&rank.id].cacheable().len() {
             return false;
@@ -158,7 +160,7 @@ impl Policy {
         true
     }
 
-    /// Finds a running sequence that will compute what this one needs after its first `cached` blocks.
+    /// Finds a running sequence before this one that will compute what it needs after its first `cached` blocks.
     fn find_leader(&self, rank: Rank, cached: usize) -> Option<Leader> {
         if !self.config.prefix_cache {
             return None;
@@ -167,7 +169,7 @@ impl Policy {
         self.running.iter().map(|rank| &self.sequences[&rank.id]).find_map(|leader| {
             let common = if leader.computed < leader.prompt_tokens { follower.blocks_in_common(leader) } else { 0 };
             let blocks = if self.slots.is_used() { leader.blocks_with_state(common) } else { common };
-            let leads = blocks > cached && is_leading(leader, blocks);
+            let leads = blocks > cached && is_leading(leader, follower, blocks);
             leads.then_some(Leader { id: leader.rank.id, blocks })
         })
     }
@@ -246,8 +248,9 @@ impl Policy {
     }
 }
 
-/// Whether a sequence will compute its first `blocks` blocks but has not done so yet.
-fn is_leading(sequence: &Sequence, blocks: usize) -> bool {
+/// Whether a sequence will compute the first `blocks` blocks that it has in common with a sequence behind it, but has not done so
+/// yet. A sequence waits for none behind it: that one gets only rows that others leave, so both would wait for all others.
+fn is_leading(sequence: &Sequence, follower: &Sequence, blocks: usize) -> bool {
     let continues = sequence.residency == Residency::Running && !sequence.paused && !sequence.is_suspect();
-    continues && sequence.cached_blocks < blocks
+    continues && sequence.rank < follower.rank && sequence.cached_blocks < blocks
 }

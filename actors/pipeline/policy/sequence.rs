@@ -182,6 +182,12 @@ impl Sequence {
         !self.paused && self.in_flight == 0
     }
 
+    /// Whether what is computed for it may serve later sequences. Hidden values are needed of all rows, so nothing of a text for
+    /// which they are computed is found in the cache or kept there.
+    pub fn is_kept(&self) -> bool {
+        self.hidden.is_none()
+    }
+
     pub fn is_suspect(&self) -> bool {
         self.suspect_until > 0
     }
@@ -277,8 +283,7 @@ impl Sequence {
 
     /// Number of leading blocks that two sequences of the same scope have in common.
     pub fn blocks_in_common(&self, other: &Sequence) -> usize {
-        // What is computed for hidden values is not kept.
-        if self.scope != other.scope || other.hidden.is_some() {
+        if self.scope != other.scope || !other.is_kept() {
             return 0;
         }
         let (mine, theirs) = (self.cacheable(), &other.tokens);

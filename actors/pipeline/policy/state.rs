@@ -104,6 +104,12 @@ impl Policy {
         self.limits.context_tokens.min(self.limits.kv_blocks * BLOCK_TOKENS).min(whole)
     }
 
+    /// Whether it has a request that has not ended.
+    #[must_use]
+    pub fn has(&self, id: RequestId) -> bool {
+        self.sequences.contains_key(&id)
+    }
+
     /// Whether no request is left.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -110,7 +110,7 @@ impl Policy {
     /// Adds the blocks that a sequence has filled to the prefix cache.
     pub(super) fn cache_blocks(&mut self, id: RequestId) {
         let Some(sequence) = self.sequences.get_mut(&id).filter(|_| self.config.prefix_cache) else { return };
-        if sequence.hidden.is_some() {
+        if !sequence.is_kept() {
             return;
         }
         // A device that is one step ahead has computed a token that is not known here yet.

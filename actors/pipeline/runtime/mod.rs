@@ -68,7 +68,6 @@ impl Runtime {
         options: RuntimeOptions,
     ) -> Result<Runtime, StartError> {
         let replica_set = Arc::new(ReplicaSet::new(sources.len(), &options));
-        let options = RuntimeOptions { kv_store: options.kv_store.of_replica(sources.len()), ..options };
         let mut replicas = Vec::with_capacity(sources.len());
         for (index, source) in sources.into_iter().enumerate() {
             replicas.push(Replica::start(index, source, options.clone(), &replica_set).await?);
@@ -243,7 +242,7 @@ impl Generation {
     pub async fn next(&mut self) -> Option<Event> {
         let event = self.stream.next().await;
         self.open = !self.stream.is_ended();
-        if event.is_some() {
+        if event.as_ref().is_some_and(|event| !matches!(event, Event::Progress(_))) {
             self.ticket.prompt_computed();
         }
         event
@@ -263,9 +262,17 @@ impl Drop for Generation {
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+    use std::thread;
+
+    use cuelight_engine::engine::Step;
+    use cuelight_engine::load::{LoadCancel, LoadProgress, LoadedModel};
+
     use super::*;
     use crate::core::request::{SamplingParams, StopConditions};
-    use crate::pipeline::simulation::{SimulatedModel, tokenizer};
+    use crate::pipeline::model_source::{EngineHost, SourceError};
+    use crate::pipeline::simulation::{Fault, SimulatedEngine, SimulatedModel, tokenizer};
+    use crate::pipeline::supervisor::RestartPolicy;
 
     fn request() -> GenerationRequest {
         GenerationRequest {
@@ -317,5 +324,85 @@ mod tests {
             assert!(matches!(read(again).await, (300, Event::Finished { .. })), "after the death of actor {index}");
             assert_eq!(runtime.snapshot().blocks_used, 0);
         }
+    }
+
+    /// A model whose device is lost in its fourth step, and which cannot be loaded again. To find that out takes half of the window
+    /// in which restarts are counted.
+    struct LoadsOnce(SimulatedModel);
+
+    impl LoadsOnce {
+        const WINDOW: Duration = Duration::from_millis(200);
+
+        fn new() -> Self {
+            let faults = |number: u64, _: &Step| (number == 3).then_some(Fault::DeviceLost);
+            LoadsOnce(SimulatedModel { faults: Some(Arc::new(faults)), ..SimulatedModel::new(tokenizer()) })
+        }
+    }
+
+    impl ModelSource for LoadsOnce {
+        type Engine = SimulatedEngine;
+
+        fn load(
+            &self,
+            cancel: &LoadCancel,
+            progress: &mut dyn FnMut(LoadProgress),
+        ) -> Result<LoadedModel<SimulatedEngine>, SourceError> {
+            if self.0.counters.loads.load(Ordering::Relaxed) > 0 {
+                thread::sleep(Self::WINDOW / 2);
+                return Err("the file is gone".to_owned().into());
+            }
+            ModelSource::load(&self.0, cancel, progress)
+        }
+
+        fn host(&self) -> EngineHost {
+            self.0.host
+        }
+    }
+
+    #[tokio::test]
+    async fn a_model_that_cannot_be_loaded_again_is_given_up_however_long_its_loads_take() {
+        let restarts = RestartPolicy { max_restarts: 4, window: LoadsOnce::WINDOW, ..RestartPolicy::default() };
+        let options = RuntimeOptions { restarts, ..RuntimeOptions::default() };
+        let runtime = Runtime::start(LoadsOnce::new(), options).await.unwrap();
+        runtime.wait_ready().await.ok().unwrap();
+        let permit = runtime.try_permit(1).unwrap();
+        let running = runtime.submit(&permit, request()).await.unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(20), read(running)).await;
+        assert!(matches!(ended, Ok((3, Event::Failed(_)))), "{ended:?}");
+        assert!(matches!(runtime.status(), Status::Failed(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_reaches_a_new_scheduler_before_it_recovers_is_taken_once() {
+        let model = SimulatedModel { step_time: Duration::from_millis(5), ..SimulatedModel::new(tokenizer()) };
+        let runtime = Runtime::start(model, RuntimeOptions::default()).await.unwrap();
+        runtime.wait_ready().await.ok().unwrap();
+        let permit = runtime.try_permit(1).unwrap();
+        let mut running = runtime.submit(&permit, request()).await.unwrap();
+        // The scheduler has taken the request from its mailbox and finds it in the journal, too.
+        runtime.replicas[0].state.send_to_scheduler(SchedulerMsg::Recover);
+        running.next().await.unwrap();
+        assert_eq!((runtime.snapshot().running, runtime.snapshot().waiting), (1, 0));
+        assert!(matches!(read(running).await, (299, Event::Finished { .. })));
+        assert_eq!((runtime.snapshot().running, runtime.snapshot().blocks_used), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_prompt_counts_in_the_load_of_its_replica_until_all_of_it_is_computed() {
+        let step_time = Duration::from_millis(5);
+        let mut model = SimulatedModel { step_time, ..SimulatedModel::new(tokenizer()) };
+        (model.limits.context_tokens, model.limits.kv_blocks) = (4096, 512);
+        let runtime = Runtime::start_replicas(vec![model.clone(), model], RuntimeOptions::default()).await.unwrap();
+        runtime.wait_ready().await.ok().unwrap();
+        let permit = runtime.try_permit(3).unwrap();
+        let long = GenerationRequest { prompt: vec![97; 3000], reports_progress: true, ..request() };
+        let mut long = runtime.submit(&permit, long).await.unwrap();
+        let first = long.next().await.unwrap();
+        assert!(matches!(&first, Event::Progress(progress) if progress.done_tokens < 3000), "{first:?}");
+        let of = |token| GenerationRequest { prompt: vec![token], ..request() };
+        let second = runtime.submit(&permit, of(98)).await.unwrap();
+        let third = runtime.submit(&permit, of(99)).await.unwrap();
+        let replicas = [&long, &second, &third].map(|generation| generation.ticket.replica());
+        assert_eq!(replicas, [0, 1, 1], "the long prompt is not computed yet");
     }
 }

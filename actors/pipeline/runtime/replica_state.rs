@@ -48,6 +48,11 @@ impl ReplicaState {
         }
     }
 
+    /// Number of replicas of the model.
+    pub(crate) fn replicas(&self) -> usize {
+        self.replica_set.replicas()
+    }
+
     pub(crate) fn status(&self) -> Status {
         self.status.borrow().clone()
     }

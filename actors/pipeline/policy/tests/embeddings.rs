@@ -73,6 +73,17 @@ fn they_share_steps_with_requests_that_generate() {
 }
 
 #[test]
+fn a_text_of_several_chunks_ends_although_there_is_only_its_own_slot_of_state() {
+    for rows in [HiddenRows::All, HiddenRows::Last] {
+        let limits = EngineLimits { state_slots: 1, max_batched_tokens: 64, ..hidden(64, false) };
+        let mut world = World::new(PolicyConfig { prefill_chunk_tokens: 64, ..CONFIG }, limits);
+        world.submit(embedding(1, 80, rows), 0);
+        world.run_out();
+        world.assert_all_ended();
+    }
+}
+
+#[test]
 fn what_a_model_does_not_make_is_refused() {
     let refused = |limits: EngineLimits, submission: Submission| match Policy::new(CONFIG, limits).submit(submission) {
         Err(SubmitError::InvalidPrompt(reason)) => reason,

@@ -63,6 +63,29 @@ fn several_answers_compute_their_common_prompt_once() {
 }
 
 #[test]
+fn a_request_does_not_wait_for_a_prefix_that_a_request_behind_it_computes() {
+    let limits = EngineLimits { max_batched_tokens: 32, ..large_limits() };
+    let mut world = World::new(PolicyConfig { prefill_chunk_tokens: 32, ..CONFIG }, limits);
+    world.submit(Submission { priority: 1, ..submission(1, 400) }, 1);
+    for _ in 0..2 {
+        world.finish_step();
+        world.sample(false);
+    }
+    // Each of these takes a whole step from the one behind them.
+    let urgent = |id: u64| submission(id, 32);
+    world.submit(urgent(2), 1);
+    world.submit(Submission { id: RequestId(3), ..submission(1, 300) }, 1);
+    for id in 4..8 {
+        world.submit(urgent(id), 1);
+        world.finish_step();
+        world.sample(false);
+    }
+    assert!(world.cached.contains_key(&RequestId(3)), "it comes before the later ones: {:?}", world.cached);
+    world.run_out();
+    world.assert_all_ended();
+}
+
+#[test]
 fn a_request_that_waits_for_a_prefix_continues_when_the_other_is_cancelled() {
     let mut world = World::new(CONFIG, large_limits());
     world.submit(submission(1, 200), 1);

@@ -1,5 +1,6 @@
 //! Random actions in the simulation: every request ends once, with the right tokens.
 
+use cuelight_engine::engine::{HiddenLimits, HiddenRows};
 use proptest::prelude::*;
 
 use super::tiers::peer;
@@ -8,10 +9,19 @@ use super::*;
 const SPECULATION: &[SpeculationMode] =
     &[SpeculationMode::Off, SpeculationMode::Auto, SpeculationMode::Ngram, SpeculationMode::Draft];
 
+/// What a request wants of its prompt, next to the token after it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Wanted {
+    Nothing,
+    Logits,
+    /// Instead of a text.
+    Hidden(HiddenRows),
+}
+
 /// A random action in the simulation.
 #[derive(Debug, Clone)]
 pub(super) enum Action {
-    Submit { like: u64, prompt_tokens: usize, generate: usize, priority: i32, salted: bool, scores_prompt: bool },
+    Submit { like: u64, prompt_tokens: usize, generate: usize, priority: i32, salted: bool, wanted: Wanted },
     Cancel(u64),
     FinishStep,
     Sample { pause: bool },
@@ -30,14 +40,20 @@ pub(super) enum Action {
 }
 
 pub(super) fn action() -> impl Strategy<Value = Action> {
-    let submit = (0u64..4, 1usize..100, 1usize..60, 0i32..2, any::<bool>(), prop::bool::weighted(0.2)).prop_map(
-        |(like, prompt_tokens, generate, priority, salted, scores_prompt)| Action::Submit {
+    let wanted = prop_oneof![
+        6 => Just(Wanted::Nothing),
+        2 => Just(Wanted::Logits),
+        1 => Just(Wanted::Hidden(HiddenRows::All)),
+        1 => Just(Wanted::Hidden(HiddenRows::Last)),
+    ];
+    let submit = (0u64..4, 1usize..100, 1usize..60, 0i32..2, any::<bool>(), wanted).prop_map(
+        |(like, prompt_tokens, generate, priority, salted, wanted)| Action::Submit {
             like,
             prompt_tokens,
             generate,
             priority,
             salted,
-            scores_prompt,
+            wanted,
         },
     );
     prop_oneof![
@@ -63,19 +79,24 @@ pub(super) fn action() -> impl Strategy<Value = Action> {
 impl World {
     pub(super) fn act(&mut self, action: Action) {
         match action {
-            Action::Submit { like, prompt_tokens, generate, priority, salted, scores_prompt } => {
+            Action::Submit { like, prompt_tokens, generate, priority, salted, wanted } => {
+                let hidden = match wanted {
+                    Wanted::Hidden(rows) if self.limits.hidden.width > 0 => Some(rows),
+                    _ => None,
+                };
                 // There are few different prompts, so that many have a prefix in common.
                 let submission = Submission {
                     id: RequestId(self.requests.len() as u64 + 1),
                     priority,
-                    scores_prompt: scores_prompt && self.denoising.is_none(),
+                    scores_prompt: matches!(wanted, Wanted::Logits) && self.denoising.is_none(),
+                    hidden,
                     reports_progress: salted,
                     client: Some(like.to_string().into()),
                     scope: PrefixScope { salt: salted.then(|| "salt".into()), adapter: None },
                     kv_transfer: KvTransfer { from: (like % 2 == 0).then(peer), shared_at: (like % 3 == 0).then(peer) },
                     ..submission(like, prompt_tokens)
                 };
-                self.submit(submission, generate);
+                self.submit(submission, if hidden.is_some() { 0 } else { generate });
             }
             Action::Cancel(id) => self.on(PolicyEvent::Cancel(RequestId(id))),
             Action::FinishStep => self.finish_step(),
@@ -111,7 +132,7 @@ fn a_suspect_and_a_request_before_it_both_end() {
         generate: 1,
         priority,
         salted: false,
-        scores_prompt,
+        wanted: if scores_prompt { Wanted::Logits } else { Wanted::Nothing },
     };
     let (sampled, paused) = (|| Sample { pause: false }, || Sample { pause: true });
     let actions = vec![
@@ -173,7 +194,8 @@ proptest! {
         let config = PolicyConfig {
             prefill_chunk_tokens: chunk, steps_in_flight, steps_at_executor, prefix_cache, speculation, ..CONFIG
         };
-        let mut world = World::new(config, EngineLimits { kv_blocks, state_slots, ..limits() });
+        let hidden = HiddenLimits { width: 4, max_rows: 8, ..HiddenLimits::default() };
+        let mut world = World::new(config, EngineLimits { kv_blocks, state_slots, hidden, ..limits() });
         world.stops = true;
         world.repeats = repeats;
         world.forces = forces;
