@@ -74,6 +74,34 @@ fn the_file_in_the_users_configuration_directory_is_found() {
 }
 
 #[test]
+fn a_variable_names_the_file_and_a_flag_goes_before_it() {
+    let sandbox = Sandbox::new();
+    let named = sandbox.file("[server]\nport = 1\n");
+    let environment = sandbox.environment(&[("CUELIGHT_CONFIG", named.to_str().unwrap())]);
+    let resolved = resolve(None, &environment, Given::new()).unwrap();
+    assert_eq!((resolved.config.port, resolved.file, resolved.warnings.len()), (1, Some(named), 0));
+    let missing = resolve(Some("/no/such.toml".into()), &environment, Given::new()).unwrap_err();
+    assert!(missing.to_string().contains("/no/such.toml"), "{missing}");
+    let unset = sandbox.environment(&[("CUELIGHT_CONFIG", "")]);
+    assert_eq!(resolve(None, &unset, Given::new()).unwrap().file, None);
+}
+
+#[test]
+fn without_a_home_no_file_is_read_and_directories_belong_to_the_user() {
+    let environment = Environment::default();
+    let home = environment.home();
+    assert_eq!(home.config("cuelight"), None);
+    let config = Config::defaults(&home);
+    let substitute = home.cache("").parent().unwrap().to_owned();
+    for directory in [&config.cache_dir, &config.hf_home, &config.history_file] {
+        assert!(directory.starts_with(&substitute), "{}", directory.display());
+    }
+    assert_ne!(substitute, std::env::temp_dir());
+    let configured: Environment = [("XDG_CONFIG_HOME", "/settings")].into_iter().collect();
+    assert_eq!(configured.home().config("cuelight").unwrap(), Path::new("/settings/cuelight"));
+}
+
+#[test]
 fn every_kind_of_value_is_read_from_a_file() {
     let text = r#"
         [model]

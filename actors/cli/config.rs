@@ -14,8 +14,8 @@ A setting comes from the first of these sources that has it:
   3. the configuration file        max_seqs = 32, under [model]
   4. its default
 
-The file is the one that --config names, else cuelight/config.toml in $XDG_CONFIG_HOME or ~/.config. The output of this
-command is a valid configuration file:
+The file is the one that --config or CUELIGHT_CONFIG names, else cuelight/config.toml in $XDG_CONFIG_HOME or ~/.config. The \
+output of this command is a valid configuration file:
   cuelight config > ~/.config/cuelight/config.toml
 HF_TOKEN, HF_HOME, HF_ENDPOINT, HF_HUB_OFFLINE and NO_COLOR have their usual meanings.")]
 pub struct Args {
