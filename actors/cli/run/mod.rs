@@ -143,8 +143,14 @@ fn answer_once(
     print("\n")?;
     session.print_statistics(&ended);
     tokio.block_on(session.stop());
-    match ended {
-        Ended::Interrupted => Err(CliError::Interrupted),
-        Ended::Finished { .. } => Ok(()),
+    match (&ended, session.cut_off(&ended)) {
+        (Ended::Interrupted, _) => Err(CliError::Interrupted),
+        // The beginning of an answer matches no schema and no grammar.
+        (_, Some(reason)) if session.format.constraint.is_some() => Err(CliError::Failed(reason.to_owned())),
+        (_, Some(reason)) => {
+            context.terminal.notice(reason);
+            Ok(())
+        }
+        (_, None) => Ok(()),
     }
 }
