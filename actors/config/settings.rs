@@ -34,7 +34,7 @@ pub enum Section {
     Model,
     /// How requests are scheduled and served over HTTP.
     Server,
-    /// How `cuelight run` chooses tokens.
+    /// How tokens are chosen where a request or a chat does not say it.
     Sampling,
     /// Where models come from and where they are stored.
     Hub,
@@ -361,7 +361,7 @@ settings! { |home|
         top_p: Probability = Probability(0.95), "P";
         /// Skip tokens that are less likely than P times the most likely one; 0 turns this off.
         min_p: Probability = Probability(0.05), "P";
-        /// Seed of the random choice; the same seed gives the same answer.
+        /// Seed of the random choice in `cuelight run`; the same seed gives the same answer.
         seed: Option<u64> = None, "N";
         /// Longest answer in tokens; if not set, until the model ends it or the context is full.
         max_tokens: Option<NonZeroUsize> = None, "N";

@@ -119,7 +119,7 @@ impl Session {
     ) -> Self {
         let max_tokens = config.max_tokens.map(std::num::NonZeroUsize::get);
         let Started { runtime, model } = started;
-        let conversation = Conversation::new(config.system.clone().or_else(|| model.card.system.clone()));
+        let conversation = Conversation::new(model.card.system.clone());
         let sampling = sampling(config, model.card.sampling.stated);
         Session { runtime, model, mode, conversation, sampling, format, max_tokens, verbose, markdown: true, terminal }
     }
