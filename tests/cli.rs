@@ -144,6 +144,18 @@ fn flags_of_other_programs_get_a_tip() {
         (&["run", "demo", "--num_ctx=4096"], "tip: --ctx-size TOKENS"),
         (&["run", "demo", "-c", "4096"], "tip: --ctx-size TOKENS"),
         (&["serve", "demo", "--ctx", "4096"], "tip: --ctx-size TOKENS"),
+        (&["serve", "demo", "--temperature", "0.2"], "tip: a request sets the temperature"),
+        (&["serve", "demo", "-n", "5"], "tip: a request limits its answer"),
+        (&["serve", "demo", "--seed", "1"], "tip: a request sets its seed"),
+        (&["serve", "demo", "--system-prompt", "x"], "tip: a request has the system prompt"),
+        (&["serve", "-m", "demo"], "cuelight serve MODEL"),
+        (&["serve", "demo", "--max-model-len", "5"], "tip: --ctx-size TOKENS"),
+        (&["serve", "demo", "--served-model-name", "x"], "tip: --alias NAME"),
+        (&["serve", "demo", "-ngl", "9"], "'-ngl' found\n\n  tip: --device vulkan"),
+        (&["serve", "demo", "-np", "4"], "tip: --max-seqs N"),
+        (&["run", "demo", "hi", "-ngl", "99"], "tip: --device vulkan"),
+        (&["bench", "demo", "-ngl", "99"], "tip: --device vulkan"),
+        (&["bench", "-m", "demo"], "cuelight bench MODEL"),
     ] {
         home.run(arguments).assert_refused_by_usage(tip);
     }

@@ -189,7 +189,7 @@ impl Command {
 /// Runs the program with the process's arguments and environment.
 #[must_use]
 pub fn main() -> ExitCode {
-    let arguments = expand_short_words(std::env::args_os().collect());
+    let arguments: Vec<OsString> = std::env::args_os().collect();
     if arguments.len() < 2 {
         eprint!("{WELCOME}");
         return ExitCode::from(2);
@@ -221,10 +221,19 @@ fn exit_code(result: Result<(), CliError>) -> ExitCode {
 }
 
 fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
-    let subcommand = arguments.get(1).and_then(|word| word.to_str()).unwrap_or_default();
-    let matches = command().try_get_matches_from(arguments);
+    let expanded = unknown_flags::with_two_dashes(expand_pg(arguments.to_vec()));
+    let matches = command().try_get_matches_from(expanded);
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
-    cli.map_err(|error| unknown_flags::with_tip(error, subcommand))
+    cli.map_err(|error| unknown_flags::with_tip(error, &subcommand(arguments)))
+}
+
+/// The subcommand by its name: "run", "bench serve".
+fn subcommand(arguments: &[OsString]) -> String {
+    let mut words = arguments.iter().skip(1).map(|word| word.to_str().unwrap_or_default());
+    match (words.next(), words.next()) {
+        (Some("bench"), Some("serve")) => "bench serve".to_owned(),
+        (first, _) => first.unwrap_or_default().to_owned(),
+    }
 }
 
 /// The clap command. `run --help` begins with the settings that a chat user needs first.
@@ -253,7 +262,7 @@ fn execute(cli: Cli) -> Result<(), CliError> {
 }
 
 /// llama-bench's `-pg` has two letters after one dash. clap would read it as `-p g`.
-fn expand_short_words(arguments: Vec<OsString>) -> Vec<OsString> {
+fn expand_pg(arguments: Vec<OsString>) -> Vec<OsString> {
     if arguments.get(1).is_none_or(|subcommand| subcommand != "bench") {
         return arguments;
     }
@@ -272,7 +281,7 @@ mod tests {
 
     #[test]
     fn only_bench_expands_the_two_letter_flag() {
-        let expanded = |words: &[&str]| expand_short_words(words.iter().map(OsString::from).collect());
+        let expanded = |words: &[&str]| expand_pg(words.iter().map(OsString::from).collect());
         assert_eq!(expanded(&["cuelight", "bench", "m", "-pg", "8,8"])[3], "--pg");
         assert_eq!(expanded(&["cuelight", "run", "m", "-pg"])[3], "-pg");
     }
