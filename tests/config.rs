@@ -5,10 +5,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, Command};
+use clap::{Args, Command, FromArgMatches};
 use cuelight::api::ServerOptions;
 use cuelight::config::environment::Environment;
-use cuelight::config::flags::{Flags, ModelFlags, ServerFlags};
+use cuelight::config::flags::{Flags, ModelFlags, ServeFlags};
 use cuelight::config::{
     ByteSize, Config, Given, LogFormat, Origin, Raw, Resolved, SETTINGS, Section, markdown, resolve,
 };
@@ -181,6 +181,25 @@ fn variables_of_other_programs_are_weaker_than_our_own() {
     let color = |variables| config(variables).toml_value("color").unwrap();
     assert_eq!(color(&[("NO_COLOR", "1")]), "\"never\"");
     assert_eq!(color(&[("NO_COLOR", "")]), "\"auto\"");
+    assert_eq!((color(&[("TERM", "dumb")]), color(&[("TERM", "xterm")])), ("\"never\"".into(), "\"auto\"".into()));
+    assert_eq!(color(&[("TERM", "dumb"), ("CUELIGHT_COLOR", "always")]), "\"always\"");
+}
+
+#[test]
+fn a_flag_turns_a_switch_on_and_off() {
+    let value = |words: &[&str]| {
+        let command = Flags::<ModelFlags>::augment_args(Command::new("serve").arg(clap::Arg::new("model")));
+        let matches = command.try_get_matches_from([&["serve"], words].concat()).map_err(|error| error.to_string())?;
+        let given = Flags::<ModelFlags>::from_arg_matches(&matches).unwrap().given();
+        let config = Sandbox::new().resolve(None, &[("CUELIGHT_DETERMINISTIC", "1")], given)?.config;
+        Ok((config.deterministic, config.origin("deterministic").to_string()))
+    };
+    let flag = "flag --deterministic".to_owned();
+    assert_eq!(value(&["--deterministic", "demo"]), Ok((true, flag.clone())));
+    assert_eq!(value(&["--deterministic=false", "demo"]), Ok((false, flag)));
+    assert_eq!(value(&[]), Ok((true, "environment variable CUELIGHT_DETERMINISTIC".to_owned())));
+    let error: String = value(&["--deterministic=perhaps"]).unwrap_err();
+    assert!(error.contains("\"perhaps\""), "{error}");
 }
 
 #[test]
@@ -267,16 +286,18 @@ fn every_setting_is_explained_in_one_sentence() {
 
 #[test]
 fn advanced_flags_are_listed_by_the_long_help_only() {
-    let command = Flags::<ModelFlags>::augment_args(Flags::<ServerFlags>::augment_args(Command::new("serve")));
+    let command = Flags::<ServeFlags>::augment_args(Command::new("serve"));
     let (short, long) = (command.clone().render_help().to_string(), command.clone().render_long_help().to_string());
     assert!(long.contains("Advanced:") && !short.contains("Advanced:"), "{short}");
-    let sections = [Section::Model, Section::Server];
+    let sections = [Section::Model, Section::Server, Section::Hub];
     for setting in SETTINGS.iter().filter(|setting| setting.has_flag && sections.contains(&setting.section)) {
         let flag = format!("--{} ", setting.flag());
-        let lists = |help: &str| help.contains(&flag) || help.contains(&format!("--{}\n", setting.flag()));
+        let lists = |help: &str| help.contains(&flag) || help.contains(&format!("--{}[=", setting.flag()));
         assert!(lists(&long), "{flag}");
         assert_eq!(lists(&short), !setting.is_advanced, "{flag}");
     }
+    let headings = ["Server:", "Model and memory:", "Where models come from:", "Advanced:"].map(|word| long.find(word));
+    assert!(headings.is_sorted() && headings[0].is_some(), "{headings:?}");
     for flag in ["--host", "--port", "--api-key", "--device", "--vram", "--ctx-size", "--max-seqs"] {
         assert!(short.contains(flag), "{flag}");
     }

@@ -2,7 +2,7 @@
 
 use super::terminal::print;
 use super::{CliError, Context};
-use crate::config::flags::{Flags, HubFlags, ModelFlags, SamplingFlags, ServerFlags};
+use crate::config::flags::{AllFlags, Flags};
 use crate::config::{Given, Section, markdown};
 
 /// Print the configuration as a TOML file with the source of each value.
@@ -23,21 +23,12 @@ pub struct Args {
     #[arg(long, hide = true)]
     markdown: bool,
     #[command(flatten)]
-    model: Flags<ModelFlags>,
-    #[command(flatten)]
-    server: Flags<ServerFlags>,
-    #[command(flatten)]
-    sampling: Flags<SamplingFlags>,
-    #[command(flatten)]
-    hub: Flags<HubFlags>,
+    flags: Flags<AllFlags>,
 }
 
 impl Args {
     pub(super) fn given(&self) -> Given {
-        [self.model.given(), self.server.given(), self.sampling.given(), self.hub.given()]
-            .into_iter()
-            .flatten()
-            .collect()
+        self.flags.given()
     }
 }
 

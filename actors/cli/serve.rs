@@ -14,7 +14,7 @@ use cuelight_engine::load::{LoadOptions, Source};
 use futures_util::future::try_join_all;
 
 use crate::api::{self, ApiKey, ConnectionOptions, LiveOptions, ServerOptions};
-use crate::config::flags::{Flags, HubFlags, ModelFlags, ServerFlags};
+use crate::config::flags::{Flags, ServeFlags};
 use crate::config::{Config, Given, Origin};
 use crate::hub::HubStore;
 use crate::hub::ollama::OllamaName;
@@ -59,16 +59,12 @@ pub struct Args {
     #[arg(value_name = "[NAME=]MODEL")]
     models: Vec<String>,
     #[command(flatten)]
-    server: Flags<ServerFlags>,
-    #[command(flatten)]
-    model_flags: Flags<ModelFlags>,
-    #[command(flatten)]
-    hub: Flags<HubFlags>,
+    flags: Flags<ServeFlags>,
 }
 
 impl Args {
     pub(super) fn given(&self) -> Given {
-        [self.server.given(), self.model_flags.given(), self.hub.given()].into_iter().flatten().collect()
+        self.flags.given()
     }
 }
 

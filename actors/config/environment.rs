@@ -114,6 +114,8 @@ fn value_of(name: &str, text: &str) -> Option<Raw> {
         _ if text.is_empty() => None,
         // Any value means no colour.
         "NO_COLOR" => Some(Raw::Text("never".to_owned())),
+        // A terminal without colours. The names of others say nothing about what the user wants.
+        "TERM" => (text == "dumb").then(|| Raw::Text("never".to_owned())),
         _ => Some(Raw::Text(text.to_owned())),
     }
 }

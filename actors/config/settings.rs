@@ -390,7 +390,7 @@ settings! { |home|
         /// Format of log lines: text or json.
         log_format: LogFormat = LogFormat::Text, "FORMAT";
         /// When to use colours on the terminal: auto, always or never.
-        color: Color = Color::Auto, "WHEN", also &["NO_COLOR"];
+        color: Color = Color::Auto, "WHEN", also &["NO_COLOR", "TERM"];
         /// File for the input history of `cuelight run`; an empty name turns the history off.
         history_file: PathBuf = home.state("cuelight").join("history"), "FILE", has_flag = false;
     }

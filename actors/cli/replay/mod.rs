@@ -12,7 +12,7 @@ use super::run::start::{self, Started};
 use super::terminal::print;
 use super::{CliError, Context, async_runtime, model};
 use crate::config::Given;
-use crate::config::flags::{Flags, HubFlags, ModelFlags};
+use crate::config::flags::{Flags, ModelFlags};
 use crate::recording::{self, Entry};
 
 /// Repeat the requests that `cuelight serve --record` wrote, and compare the answers.
@@ -45,14 +45,12 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    model_flags: Flags<ModelFlags>,
-    #[command(flatten)]
-    hub: Flags<HubFlags>,
+    flags: Flags<ModelFlags>,
 }
 
 impl Args {
     pub(super) fn given(&self) -> Given {
-        [self.model_flags.given(), self.hub.given()].into_iter().flatten().collect()
+        self.flags.given()
     }
 }
 

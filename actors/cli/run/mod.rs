@@ -33,8 +33,9 @@ use self::session::{Ended, Mode, Session};
 use super::model::PlanDetail;
 use super::terminal::print;
 use super::{CliError, Context, async_runtime};
-use crate::config::Given;
-use crate::config::flags::{Flags, HubFlags, ModelFlags, SamplingFlags};
+use crate::config::flags::{Flags, RunFlags};
+use crate::config::{Given, Origin};
+use crate::pipeline::runtime::ServedModel;
 
 /// The settings that a chat user needs first; `run --help` shows them above the others.
 pub const FIRST_SETTINGS: [&str; 5] = ["system", "temp", "max_tokens", "ctx_size", "device"];
@@ -70,16 +71,12 @@ pub struct Args {
     #[command(flatten)]
     format: FormatFlags,
     #[command(flatten)]
-    sampling: Flags<SamplingFlags>,
-    #[command(flatten)]
-    model_flags: Flags<ModelFlags>,
-    #[command(flatten)]
-    hub: Flags<HubFlags>,
+    flags: Flags<RunFlags>,
 }
 
 impl Args {
     pub(super) fn given(&self) -> Given {
-        [self.sampling.given(), self.model_flags.given(), self.hub.given()].into_iter().flatten().collect()
+        self.flags.given()
     }
 }
 
