@@ -115,7 +115,7 @@ pub(super) fn write_copy(args: &OutputArgs, options: QuantizeOptions, context: &
     let threads = args.threads.map_or_else(|| threads(&context.config), NonZeroUsize::get);
     let options = QuantizeOptions { is_complete: true, threads, ..options };
     let checkpoint = checkpoint::open(&path).map_err(CliError::other)?;
-    let plan = QuantizePlan::new(&*checkpoint, &options).map_err(CliError::other)?;
+    let plan = QuantizePlan::new(&*checkpoint, &options).map_err(refused("give --allow-requantize"))?;
     if args.dry_run {
         return print(&table(&plan));
     }
@@ -123,6 +123,14 @@ pub(super) fn write_copy(args: &OutputArgs, options: QuantizeOptions, context: &
     match write(&plan, &args.out, context)? {
         Some(bytes) => print(&summary(&plan, &args.out, bytes, start.elapsed())),
         None => Err(CliError::Failed(format!("{}: another process is writing this file", args.out.display()))),
+    }
+}
+
+/// For `map_err` on a plan; `remedy` is how to go on with a model that is quantized already.
+pub(super) fn refused(remedy: &'static str) -> impl FnOnce(QuantizeError) -> CliError {
+    move |error| match error {
+        QuantizeError::AlreadyQuantized { .. } => CliError::Failed(format!("{error}, or {remedy}")),
+        error => CliError::other(error),
     }
 }
 
