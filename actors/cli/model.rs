@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cuelight_engine::engine::{BLOCK_TOKENS, Engine};
 use cuelight_engine::load::{
-    self, ChatTemplateOptions, GivenTemplate, Kernel, LoadCancel, LoadError, LoadOptions,
+    self, ChatTemplateOptions, ComputeDevice, CpuExperts, GivenTemplate, Kernel, LoadCancel, LoadError, LoadOptions,
     LoadPlan, LoadProgress, LoadedModel, MemoryPlan, Recommended, RequestDefaults, Section, Source, VulkanOptions,
 };
 use cuelight_engine::memory::format_bytes;
@@ -46,6 +46,7 @@ pub enum PlanDetail {
 /// # Errors
 /// [`CliError::Io`] when the chat template cannot be read.
 pub fn load_options(config: &Config, tuned: &Tuned, source: Source) -> Result<LoadOptions, CliError> {
+    check_device_flags(config)?;
     Ok(LoadOptions {
         source,
         section: Section::Model,
@@ -92,6 +93,23 @@ fn given_template(path: &Path) -> Result<GivenTemplate, CliError> {
     let read = std::fs::read_to_string(path);
     let source = read.map_err(CliError::io(format!("read the chat template {}", path.display())))?;
     Ok(GivenTemplate { path: path.to_owned(), source })
+}
+
+/// Refuses flags that have no effect on the chosen devices. A configuration file may have their settings for another device.
+fn check_device_flags(config: &Config) -> Result<(), CliError> {
+    let devices = &config.device;
+    let has_gpu = devices.0.iter().any(|device| matches!(device, ComputeDevice::Vulkan(_)));
+    let (on_gpu, on_several) = ("use it with --device vulkan", "name several devices in --device");
+    for (setting, is_set, has_effect, advice) in [
+        ("vram", config.vram.is_some(), has_gpu, on_gpu),
+        ("cpu_experts", config.cpu_experts != CpuExperts::Auto, has_gpu, on_gpu),
+        ("split", config.split.is_some(), devices.0.len() > 1, on_several),
+    ] {
+        if let (true, false, Origin::Flag(flag)) = (is_set, has_effect, config.origin(setting)) {
+            return Err(CliError::Usage(format!("--{flag} has no effect on {devices} alone; {advice}")));
+        }
+    }
+    Ok(())
 }
 
 /// What the settings say about requests that say nothing. A default of a setting is not said: the model's comes before it.
@@ -434,6 +452,26 @@ mod tests {
     use super::*;
     use crate::config::environment::Environment;
     use crate::config::{Given, Raw, resolve};
+
+    #[test]
+    fn flags_without_an_effect_on_the_devices_are_refused() {
+        let check = |values: &[(&'static str, &str)], origin: fn(&str) -> Origin| {
+            let raw = |(name, text): &(&'static str, &str)| (*name, (Raw::Text((*text).to_owned()), origin(name)));
+            let environment = [("HOME", "/home")].into_iter().collect();
+            check_device_flags(&resolve(None, &environment, values.iter().map(raw).collect()).unwrap().config)
+        };
+        let flag = |name: &str| Origin::Flag(name.replace('_', "-"));
+        for (name, value) in [("vram", "8GiB"), ("cpu_experts", "3"), ("split", "1,2")] {
+            let error = check(&[(name, value)], flag).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("--{} has no effect on cpu alone; ", name.replace('_', "-"))),
+                "{error}"
+            );
+            check(&[(name, value)], |name| Origin::Variable(name.to_owned())).unwrap();
+            check(&[(name, value), ("device", "vulkan:0,vulkan:1")], flag).unwrap();
+        }
+        check(&[("cpu_experts", "auto"), ("vram", "auto")], flag).unwrap();
+    }
 
     #[test]
     fn a_setting_applies_to_requests_only_if_it_is_set() {

@@ -85,19 +85,18 @@ impl Args {
 /// # Errors
 /// [`CliError`] when there is no prompt, no model or no answer.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
+    if args.raw {
+        check_no_system(context)?;
+    }
+    let format = args.format.read()?;
     let prompt = prompt(&args.prompt)?;
     let context = Context { config: start::for_one_user(context.config.clone()), ..context.clone() };
     let detail = if args.verbose { PlanDetail::Table } else { PlanDetail::Line };
     let tokio = async_runtime::tokio_runtime()?;
     let started = start::start(&args.model, detail, &context, &tokio)?;
-    let mode = if args.raw || started.model.chat_template.is_none() { Mode::Raw } else { Mode::Chat };
-    if mode == Mode::Raw && !args.raw {
-        let notice = "this model has no chat template: it continues your text, as with --raw; --chat-template FILE \
-                      sets a template";
-        context.terminal.notice(notice);
-    }
+    let mode = mode(args, &started.model, &context)?;
+    let format = format.compile(&started.model, mode == Mode::Chat)?;
     let verbose = args.verbose || context.terminal.talks;
-    let format = args.format.read(&started.model, mode == Mode::Chat)?;
     let mut session = Session::new(started, mode, format, &context.config, verbose, context.terminal);
     session.markdown = mode == Mode::Chat && !args.no_markdown;
     let result = match prompt {
@@ -107,6 +106,35 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     // Do not wait for compute threads: their results are no longer needed.
     tokio.shutdown_background();
     result
+}
+
+/// How a text becomes a prompt: as with `--raw` for a model without a chat template, with a notice.
+///
+/// # Errors
+/// [`CliError`] for a model that generates no text, or a system prompt that no template would use.
+fn mode(args: &Args, model: &ServedModel, context: &Context) -> Result<Mode, CliError> {
+    if model.card.embedding.is_only {
+        let advice = "makes embeddings and generates no text; `cuelight serve` answers /v1/embeddings with it";
+        return Err(CliError::Failed(format!("{} {advice}", args.model)));
+    }
+    if model.chat_template.is_some() && !args.raw {
+        return Ok(Mode::Chat);
+    }
+    check_no_system(context)?;
+    if !args.raw {
+        let notice = "this model has no chat template: it continues your text, as with --raw; --chat-template FILE \
+                      sets a template";
+        context.terminal.notice(notice);
+    }
+    Ok(Mode::Raw)
+}
+
+/// Refuses a system prompt of the command line that would be dropped. One of a configuration file is for other models.
+fn check_no_system(context: &Context) -> Result<(), CliError> {
+    match context.config.origin("system") {
+        Origin::Flag(_) => Err(CliError::Usage("--system needs a chat template".to_owned())),
+        _ => Ok(()),
+    }
 }
 
 /// The prompt to answer; `None` to chat.
