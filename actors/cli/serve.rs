@@ -31,6 +31,7 @@ use crate::trace::{self, Tracer};
 
 use super::api_keys::api_keys;
 use super::found_model::FoundModel;
+use super::hints::over_budget;
 use super::model;
 use super::server_memory::{request_memory, response_store};
 use super::{CliError, ConfigSource, Context, async_runtime, open_files, ready};
@@ -84,6 +85,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     // Wrong keys are reported before anything else is done.
     api_keys(config)?;
     let listener = bind(&config.host, config.port)?;
+    let recorder = recorder(config)?;
     let directory = config.models_dir.as_deref().map(|path| models_directory(path, args, context)).transpose()?;
     let named = plan_all(&args.models, context)?;
     let metrics = Exposition::install(config.metrics_compat).map_err(CliError::other)?;
@@ -93,7 +95,6 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let options = LiveOptions::from(server_options(config, process)?);
     let tracer =
         trace::start(config.trace_file.as_deref(), config.otlp_endpoint.as_deref()).map_err(CliError::other)?;
-    let recorder = recorder(config)?;
     let runtime = async_runtime::tokio_runtime()?;
     let served = runtime.block_on(async {
         let mut models = models_options(config, &tracer, &recorder);
@@ -306,6 +307,21 @@ fn check_number(models: &[String], config: &Config) -> Result<(), CliError> {
     Ok(())
 }
 
+/// The names for clients of the models on the command line, with the models.
+fn names<'a>(models: &'a [String], config: &Config) -> Result<Vec<(String, &'a str)>, CliError> {
+    let mut named: Vec<(String, &str)> = Vec::new();
+    for argument in models {
+        let (name, model) = split_name(argument);
+        let id = name.or(config.alias.as_deref()).map_or_else(|| model_id(model), str::to_owned);
+        if named.iter().any(|(other, _)| *other == id) {
+            let advice = format!("two models would have the name {id}; write NAME=MODEL for a distinct name");
+            return Err(CliError::Usage(advice));
+        }
+        named.push((id, model));
+    }
+    Ok(named)
+}
+
 /// Plans the models of the command line one after the other, each in the memory that the ones before it leave free.
 fn plan_all(models: &[String], context: &Context) -> Result<Vec<NamedModel>, CliError> {
     let config = &context.config;
@@ -313,18 +329,15 @@ fn plan_all(models: &[String], context: &Context) -> Result<Vec<NamedModel>, Cli
     let budget = config.memory.map(|size| size.0);
     let mut held_bytes = 0;
     let mut named: Vec<NamedModel> = Vec::new();
-    for argument in models {
-        let (name, model) = split_name(argument);
-        let id = name.or(config.alias.as_deref()).map_or_else(|| model_id(model), str::to_owned);
-        if named.iter().any(|other| other.id == id) {
-            let advice = format!("two models would have the name {id}; write NAME=MODEL for a distinct name");
-            return Err(CliError::Usage(advice));
-        }
-        let limit = Machine::now().limit(budget, held_bytes);
+    for (id, model) in names(models, config)? {
+        let machine = Machine::now();
+        let limit = machine.limit(budget, held_bytes);
+        let is_by_budget = budget.is_some() && limit != machine.limit(None, held_bytes);
         // The plan of the first model includes it, so that the others leave it free.
         let request_bytes =
             if named.is_empty() { request_memory(config).saturating_add(response_store(config)) } else { 0 };
-        let (factory, planned) = model::plan_within(model, limit, request_bytes, context)?;
+        let planned = model::plan_within(model, limit, request_bytes, context);
+        let (factory, planned) = planned.map_err(|error| if is_by_budget { over_budget(error) } else { error })?;
         held_bytes += planned.memory().host_bytes();
         if factory.adapter_names().contains(&id) {
             return Err(CliError::Usage(format!("the model and an adapter would have the name {id}")));
