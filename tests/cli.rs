@@ -461,6 +461,23 @@ fn models_are_served_listed_loaded_and_stopped() {
 }
 
 #[test]
+fn a_log_of_json_has_nothing_else_and_names_no_actors() {
+    let home = Home::new();
+    let server = Serving::start(&home, &[&fixture("llama"), "--log-format", "json", "--threads", "1"], "\"ready\"");
+    let log = server.stderr.lock().unwrap().clone();
+    let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let begin_with =
+        |text: &str| lines.iter().filter(|line| line["message"].as_str().unwrap().starts_with(text)).count();
+    assert_eq!((begin_with("memory plan"), begin_with("ready")), (1, 1), "{log}");
+    assert!(lines.iter().all(|line| line["span"]["name"] != "Actor"), "{log}");
+    let failed = home.run(&["serve", "/no/such.gguf", "--port", "0", "--log-format", "json", "--log-level", "off"]);
+    let line: serde_json::Value = serde_json::from_str(&failed.stderr).unwrap();
+    assert_eq!((&line["level"], &line["message"]), (&"ERROR".into(), &"no such file: /no/such.gguf".into()));
+    let text = Serving::start(&home, &[&fixture("llama"), "--threads", "1"], "ready: ");
+    assert!(!text.stderr.lock().unwrap().contains("Actor{"));
+}
+
+#[test]
 fn an_empty_prompt_is_refused_before_anything_is_loaded() {
     Home::new().run(&["run", "/no/such/model.gguf"]).assert_refused(2, &["the prompt is empty"]);
 }

@@ -214,7 +214,7 @@ fn exit_code(result: Result<(), CliError>) -> ExitCode {
         // The reader closed the pipe, as in `cuelight list | head -1`.
         Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            logging::notice(&format!("error: {}", hints::explain(&error)));
+            logging::failure(&hints::explain(&error));
             error.exit_code()
         }
     }

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::error::CliError;
 use crate::config::{ByteSize, Color};
 use crate::core::printable::printable;
-use crate::hub;
+use crate::{hub, logging};
 
 /// What the standard streams are connected to.
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +43,9 @@ impl Terminal {
 
     /// Writes a line to standard error.
     pub fn notice(&self, text: &str) {
+        if logging::is_json() {
+            return logging::notice(text);
+        }
         // A failure to write to standard error cannot be reported anywhere.
         let _ = writeln!(io::stderr(), "{}", self.dim(&printable(text)));
     }
