@@ -583,13 +583,15 @@ fn cached_models_are_listed_and_removed() {
 #[test]
 fn there_is_a_manual_page_for_each_command() {
     let home = Home::new();
-    let directory = home.path("");
+    let directory = home.path("share/man");
     let ran = home.run(&["man", directory.to_str().unwrap()]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     for page in ["cuelight.1", "cuelight-serve.1", "cuelight-doctor.1"] {
-        assert!(std::fs::read_to_string(home.path(page)).unwrap().contains(".SH NAME"), "{page}");
+        assert!(std::fs::read_to_string(directory.join(page)).unwrap().contains(".SH NAME"), "{page}");
     }
-    home.run(&["man", "/no/such/directory"]).assert_refused(1, &["write manual pages into /no/such/directory"]);
+    let file = home.file("file", b"");
+    home.run(&["man", &file]).assert_refused(1, &["write manual pages into", &file]);
+    assert!(home.run(&["--help"]).stdout.contains("\n  man "));
 }
 
 #[test]
@@ -599,6 +601,9 @@ fn completions_exist_for_every_shell() {
         assert_eq!(ran.code, 0, "{shell}");
         assert!(ran.stdout.contains("tokenize"), "{shell}");
     }
+    let home = Home::new();
+    home.file(".config/cuelight/config.toml", b"[server]\nprot = 1\n");
+    assert_eq!(home.run(&["completions", "bash"]).code, 0, "a mistake in the configuration");
 }
 
 #[test]

@@ -98,9 +98,19 @@ struct Cli {
     #[command(flatten)]
     output: Flags<OutputFlags>,
     #[command(subcommand)]
-    command: Command,
+    command: AnyCommand,
 }
 
+#[derive(Debug, Subcommand)]
+enum AnyCommand {
+    #[command(flatten)]
+    Configured(Command),
+    // These need no settings, and work while the configuration has a mistake.
+    Completions(completions::Args),
+    Man(man::Args),
+}
+
+/// The commands that have settings.
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Args),
@@ -124,9 +134,6 @@ enum Command {
     Imatrix(imatrix::Args),
     Convert(convert::Args),
     Config(config::Args),
-    Completions(completions::Args),
-    #[command(hide = true)]
-    Man(man::Args),
 }
 
 impl Command {
@@ -147,9 +154,8 @@ impl Command {
             Command::Convert(args) => args.given(),
             Command::Config(args) => args.given(),
             Command::Ps(_) | Command::Load(_) | Command::Stop(_) => Given::new(),
-            Command::List(_) | Command::Rm(_) | Command::Completions(_) | Command::Man(_) => Given::new(),
+            Command::List(_) | Command::Rm(_) | Command::Devices(_) => Given::new(),
             Command::Doctor(args) => args.given(),
-            Command::Devices(_) => Given::new(),
         }
     }
 
@@ -180,8 +186,6 @@ impl Command {
             Command::Imatrix(args) => imatrix::execute(&args, context),
             Command::Convert(args) => convert::execute(&args, context),
             Command::Config(args) => config::execute(&args, context),
-            Command::Completions(args) => completions::execute(&args, command()),
-            Command::Man(args) => man::execute(&args, command()),
         }
     }
 }
@@ -202,7 +206,11 @@ pub fn main() -> ExitCode {
         // Help and version too: clap chooses their stream and exit code.
         Err(error) => error.exit(),
     };
-    let code = exit_code(execute(cli));
+    let code = exit_code(match cli.command {
+        AnyCommand::Configured(command) => execute(command, cli.output.given(), cli.config),
+        AnyCommand::Completions(args) => completions::execute(&args, command()),
+        AnyCommand::Man(args) => man::execute(&args, command()),
+    });
     logging::flush();
     code
 }
@@ -245,20 +253,21 @@ fn command() -> clap::Command {
     })
 }
 
-fn execute(cli: Cli) -> Result<(), CliError> {
+/// Runs a command with its settings, those of all commands, and the configuration file that is named, if one is.
+fn execute(command: Command, output: Given, file: Option<PathBuf>) -> Result<(), CliError> {
     let environment = Environment::of_process();
-    let mut given = cli.command.given();
-    given.extend(cli.output.given());
-    let source = ConfigSource { file: cli.config, given };
+    let mut given = command.given();
+    given.extend(output);
+    let source = ConfigSource { file, given };
     let resolved = source.resolve()?;
-    logging::start(&resolved.config, cli.command.is_quiet());
+    logging::start(&resolved.config, command.is_quiet());
     let terminal = Terminal::new(resolved.config.color);
     for warning in &resolved.warnings {
         terminal.notice(&format!("warning: {warning}"));
     }
     let search_path = environment.search_path();
     let Resolved { config, file, .. } = resolved;
-    cli.command.execute(&Context { config, config_file: file, search_path, terminal, source, tuned: Arc::default() })
+    command.execute(&Context { config, config_file: file, search_path, terminal, source, tuned: Arc::default() })
 }
 
 /// llama-bench's `-pg` has two letters after one dash. clap would read it as `-p g`.

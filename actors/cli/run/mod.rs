@@ -98,7 +98,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let format = format.compile(&started.model, mode == Mode::Chat)?;
     let verbose = args.verbose || context.terminal.talks;
     let mut session = Session::new(started, mode, format, &context.config, verbose, context.terminal);
-    session.markdown = mode == Mode::Chat && !args.no_markdown;
+    session.markdown = mode == Mode::Chat && !args.no_markdown && context.terminal.colored;
     let result = match prompt {
         Some(prompt) => answer_once(session, &prompt, &context, &tokio),
         None => repl::chat(session, &args.model, context, &tokio),

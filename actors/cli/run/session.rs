@@ -101,7 +101,7 @@ pub struct Session {
     pub max_tokens: Option<usize>,
     /// Whether to print statistics.
     pub verbose: bool,
-    /// Whether to render the Markdown of answers.
+    /// Whether to render the Markdown of answers, which needs a terminal with colours.
     pub markdown: bool,
     terminal: Terminal,
 }
@@ -136,7 +136,7 @@ impl Session {
             Change::MaxTokens(value) => self.max_tokens = value,
             Change::System(value) => self.conversation.system = value,
             Change::Verbose(value) => self.verbose = value,
-            Change::Markdown(value) => self.markdown = value,
+            Change::Markdown(value) => self.markdown = value && self.terminal.colored,
         }
     }
 
