@@ -159,6 +159,8 @@ fn flags_of_other_programs_get_a_tip() {
     ] {
         home.run(arguments).assert_refused_by_usage(tip);
     }
+    let unknown = home.run(&["bench", "demo", "--frobnicate"]);
+    assert!(unknown.code == 2 && !unknown.stderr.contains("tip:"), "{}", unknown.stderr);
 }
 
 #[test]

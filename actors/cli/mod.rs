@@ -40,12 +40,14 @@ pub mod run;
 mod serve;
 mod server_memory;
 mod show;
+mod style;
 mod template_worker;
 pub mod terminal;
 mod text_file;
 mod tokenize;
 mod tuning;
 mod unknown_flags;
+mod word_wrap;
 
 use std::ffi::OsString;
 use std::io;
@@ -67,23 +69,23 @@ pub use error::CliError;
 
 const EXAMPLES: &str = "\
 Examples:
-  cuelight run demo                              chat with the built-in demo model
-  cuelight run demo Why is the sky blue          answer one question
-  cuelight run org/repo:Q4_K_M                   chat with a model from the hub
-  cuelight serve ./model.gguf --port 8080        serve a file over HTTP with the OpenAI API
-  cuelight bench ./model.gguf -p 512 -n 128      measure its speed
+  cuelight run demo                          chat with the demo model
+  cuelight run demo Why is the sky blue      answer one question
+  cuelight run org/repo:Q4_K_M               chat with a model from the hub
+  cuelight serve ./model.gguf --port 8080    serve a file with OpenAI's API
+  cuelight bench ./model.gguf -p 512 -n 128  measure its speed
 
-MODEL is the path of a .gguf file (of a sharded model the first file) or of a Hugging Face directory, a hub reference
-(org/repo, org/repo:quant or org/repo/file.gguf), or `demo`. Every setting can also be set in a configuration file or the
+MODEL is the path of a .gguf file (of a sharded model the first file) or of a Hugging Face directory, a hub reference \
+(org/repo, org/repo:quant or org/repo/file.gguf), or `demo`. Every setting can also be set in a configuration file or the \
 environment; see `cuelight config --help`.";
 
 /// What the program prints when it is called without arguments.
 const WELCOME: &str = "\
 Cuelight runs large language models on this machine. Three commands to try:
 
-  cuelight run demo          chat with a small demo model (a download of 94 MiB)
-  cuelight serve demo        serve it with the OpenAI API on http://127.0.0.1:8080
-  cuelight bench demo        measure how fast it runs here
+  cuelight run demo      chat with a small demo model (a download of 94 MiB)
+  cuelight serve demo    serve it with the OpenAI API on port 8080
+  cuelight bench demo    measure how fast it runs here
 
 `cuelight --help` lists all commands.
 ";
@@ -286,6 +288,26 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         command().debug_assert();
+    }
+
+    /// The texts of help that were not made from settings: those after the lists, of a command and of its subcommands.
+    fn texts(command: &clap::Command) -> Vec<String> {
+        let own = command.get_after_help().map(ToString::to_string);
+        own.into_iter().chain(command.get_subcommands().flat_map(texts)).collect()
+    }
+
+    #[test]
+    fn examples_fit_a_terminal_of_eighty_columns_and_prose_is_broken_by_clap() {
+        let texts: Vec<String> = texts(&command()).into_iter().chain([WELCOME.to_owned()]).collect();
+        assert!(texts.len() > 15, "{}", texts.len());
+        let lines: Vec<&str> = texts.iter().flat_map(|text| text.lines()).collect();
+        for line in lines.iter().filter(|line| line.starts_with(' ')) {
+            assert!(line.chars().count() < 80, "{line}");
+        }
+        for pair in lines.windows(2) {
+            let is_prose = |line: &str| line.len() > 80 && !line.starts_with(' ');
+            assert!(!(is_prose(pair[0]) && is_prose(pair[1])), "one paragraph, one line: {}", pair[0]);
+        }
     }
 
     #[test]

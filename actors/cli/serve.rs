@@ -40,20 +40,20 @@ use super::{CliError, ConfigSource, Context, async_runtime, open_files, ready};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cuelight serve demo                              on http://127.0.0.1:8080
-  cuelight serve ./model.gguf --host 0.0.0.0 --port 80 --api-key \"$KEY\"
-  cuelight serve org/repo:Q8_0 --alias assistant --ctx-size 8192 --max-seqs 32 --kv-memory 4GiB
-  cuelight serve small=./a.gguf big=org/repo       two models, named small and big
-  cuelight serve --models-dir ./models --memory 8GiB --keep-alive 10m
-                                                   each file there, loaded on its first request
+  cuelight serve demo                                 on port 8080
+  cuelight serve ./model.gguf --host 0.0.0.0 --api-key \"$KEY\"
+  cuelight serve org/repo:Q8_0 --alias assistant --ctx-size 8192
+  cuelight serve small=./a.gguf big=org/repo          two models with names
+  cuelight serve --models-dir ./models --memory 8GiB  loaded on request
 
 Then, from another terminal:
-  curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
-    -d '{\"model\": \"default\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}], \"stream\": true}'
-  cuelight ps                                      the loaded models and their requests
+  curl http://127.0.0.1:8080/v1/chat/completions \\
+    -H 'Content-Type: application/json' \\
+    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'
+  cuelight ps    the loaded models and their requests
 Or chat in a browser: http://127.0.0.1:8080
 
-Endpoints: /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/models, /models, /tokenize, /detokenize, /health, /ready, /metrics,
+Endpoints: /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/models, /models, /tokenize, /detokenize, /health, /ready, /metrics, \
 and Ollama's under /api.")]
 pub struct Args {
     /// The models to load at the start; NAME= sets the name that clients use.

@@ -19,10 +19,10 @@ use crate::config::{ByteSize, Given};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cuelight show demo                                  metadata and memory plan
-  cuelight show ./model.gguf --tensors                also every tensor
-  cuelight show ./model.gguf --ctx-size 32768         the memory of a long context
-  cuelight show ./model.gguf --json | jq .metadata    for a program")]
+  cuelight show demo                           metadata and memory plan
+  cuelight show ./model.gguf --tensors         also every tensor
+  cuelight show ./model.gguf --ctx-size 32768  memory of a long context
+  cuelight show ./model.gguf --json            for a program")]
 pub struct Args {
     /// The model.
     #[arg(value_name = "MODEL")]

@@ -19,11 +19,11 @@ use crate::recording::{self, Entry};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cuelight serve ./model.gguf --record ./requests --record-texts    record requests with their texts
-  cuelight replay ./requests ./model.gguf                           repeat them: are all answers the same?
-  cuelight replay ./requests ./model.gguf --pace                    at the times at which they came
+  cuelight serve ./model.gguf --record ./requests --record-texts
+  cuelight replay ./requests ./model.gguf         are all answers the same?
+  cuelight replay ./requests ./model.gguf --pace  at the recorded times
 
-Of requests that were recorded without texts, only the lengths, the times and the common beginnings of prompts are repeated, with
+Of requests that were recorded without texts, only the lengths, the times and the common beginnings of prompts are repeated, with \
 random tokens. The exit code is 1 if an answer differs.")]
 pub struct Args {
     /// The recording: a file, or a directory of files.

@@ -8,8 +8,7 @@
 //! - [`prompt_bar`]: shows how much of a long prompt is computed
 //! - [`sampling`]: how tokens are chosen
 //! - [`answer_format`]: what the user asks of every answer
-//! - [`answer_printer`] with [`markdown`], [`block_start`], [`style`] and [`word_wrap`]: prints the answer, wrapped at the
-//!   width of the terminal
+//! - [`answer_printer`] with [`markdown`] and [`block_start`]: prints the answer, wrapped at the width of the terminal
 
 mod answer_format;
 mod answer_printer;
@@ -23,8 +22,6 @@ mod repl;
 mod sampling;
 mod session;
 pub mod start;
-mod style;
-mod word_wrap;
 
 use std::io::{self, IsTerminal, Read};
 
@@ -44,12 +41,12 @@ pub const FIRST_SETTINGS: [&str; 5] = ["system", "temp", "max_tokens", "ctx_size
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cuelight run demo                                 chat; /help lists the commands
-  cuelight run demo Why is the sky blue             one answer
-  cuelight run demo \"Summarize this:\" < letter.txt  the prompt, then the text from standard input
+  cuelight run demo                            chat; /help lists the commands
+  cuelight run demo Why is the sky blue        one answer
+  cuelight run demo \"Summarize:\" < letter.txt  the prompt, then the text
+  cuelight run ./base.gguf --raw Once upon a   continue a text
   git diff | cuelight run org/repo \"Review this:\" --temp 0
-  cuelight run demo \"Name a cat\" --json-schema cat.json   JSON that matches a schema
-  cuelight run ./base-model.gguf --raw Once upon a  continue a text, without a chat template
+  cuelight run demo \"Name a cat\" --json-schema cat.json
 
 Only the answer is written to standard output. Ctrl-C stops an answer; a chat continues after it.")]
 pub struct Args {
