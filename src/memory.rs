@@ -239,7 +239,7 @@ impl fmt::Display for MemoryPlan {
             write!(f, ", by the limit of {} in {}", format_bytes(*limit_bytes), file.display())?;
         }
         if let Some(program) = self.program_bytes {
-            let (all, program) = (format_mib(self.total_bytes() + program), format_bytes(program));
+            let [all, program] = [self.total_bytes() + program, program].map(format_bytes);
             write!(f, "\n  process  {all:>10}  with the {program} that the program itself uses")?;
         }
         if self.in_file_bytes > 0 {
@@ -275,11 +275,6 @@ impl fmt::Display for MemoryPlan {
 /// The bytes of `count` equal units, of which `all` have these bytes.
 fn part_of(bytes: u64, count: usize, all: usize) -> u64 {
     bytes / all.max(1) as u64 * count as u64
-}
-
-/// Bytes in MiB, for comparison with what tools like `top` show.
-fn format_mib(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64)
 }
 
 /// Bytes for people, with one decimal: `1.5 GiB`, `97.3 MiB`.
@@ -691,12 +686,12 @@ mod tests {
             MemoryRequest { limit_bytes: Some(200 * MIB), text_bytes: 6 * MIB, request_bytes: 4 * MIB, ..request() };
         let plan = plan(&request).unwrap();
         assert_eq!((plan.kv_blocks, plan.total_bytes(), plan.host_bytes()), (80, 200 * MIB, 200 * MIB));
-        let plan = MemoryPlan { program_bytes: Some(50 * MIB), mapped_bytes: 30 * MIB, ..plan };
+        let plan = MemoryPlan { program_bytes: Some(924 * MIB), mapped_bytes: 30 * MIB, ..plan };
         assert_eq!(
             plan.to_string(),
             "memory plan\n  weights   100.0 MiB  30.0 MiB of it mapped from the file\n  KV cache   80.0 MiB  1280 tokens in 80 \
              blocks, context 1280\n  scratch    10.0 MiB\n  text        6.0 MiB\n  requests    4.0 MiB\n  total     200.0 MiB  \
-             of 200.0 MiB available\n  process   250.0 MiB  with the 50.0 MiB that the program itself uses"
+             of 200.0 MiB available\n  process     1.1 GiB  with the 924.0 MiB that the program itself uses"
         );
     }
 

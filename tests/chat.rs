@@ -9,7 +9,8 @@ use std::process::Command;
 
 use pty::{END, ENTER, Pty};
 
-const READY: &str = "Ctrl-D ends the chat\n>>> ";
+/// The end of the notice before the first prompt. The notice is broken between words, depending on the model's path.
+const READY: &str = "chat\n>>> ";
 const PROMPT: &str = "\n>>> ";
 
 /// Sampling with which the random model hardly ever ends its answer.
@@ -50,6 +51,11 @@ impl Chat {
     }
 }
 
+/// A notice without its line ends.
+fn unbroken(shown: &str) -> String {
+    shown.replace('\n', " ")
+}
+
 #[test]
 fn help_lists_exit_and_exit_ends_the_chat() {
     let mut chat = Chat::ready(&[]);
@@ -65,7 +71,7 @@ fn help_lists_exit_and_exit_ends_the_chat() {
 #[test]
 fn the_memory_plan_is_one_line_unless_verbose() {
     let mut chat = Chat::start(&["--max-tokens", "4"]);
-    let shown = chat.pty.wait_for(READY);
+    let shown = unbroken(&chat.pty.wait_for(READY));
     assert!(shown.contains("of memory (weights") && !shown.contains("memory plan"), "{shown}");
     chat.pty.send(END);
     assert_eq!(chat.pty.exit_code(), 0);
@@ -110,7 +116,7 @@ fn a_full_context_offers_to_drop_the_oldest_turns() {
 
     chat.pty.enter(question, "[Y/n] ");
     chat.pty.send(ENTER);
-    let answered = chat.pty.wait_for(PROMPT);
+    let answered = unbroken(&chat.pty.wait_for(PROMPT));
     assert!(answered.contains("of 128"), "the question is answered: {answered}");
 
     // The terminal breaks this line, so its echo is not searched for.
@@ -126,7 +132,7 @@ fn set_ctx_loads_the_model_again_and_keeps_the_conversation() {
     let mut chat = Chat::ready(&["--ctx-size", "128", "--max-tokens", "4"]);
     chat.enter("hello");
     // The progress bar is cleared in place, so no line end precedes the prompt.
-    let reloaded = chat.pty.enter("/set num_ctx 256", ">>> ");
+    let reloaded = unbroken(&chat.pty.enter("/set num_ctx 256", ">>> "));
     assert!(reloaded.contains("for 256 tokens"), "{reloaded}");
     assert!(chat.enter("/set").contains("ctx                 256"));
     let saved = chat.enter("/save chat.json");
@@ -151,8 +157,7 @@ fn keys_typed_during_an_answer_are_not_echoed_into_it() {
 #[test]
 fn words_wrap_at_the_terminals_width() {
     let mut chat = Chat::start_on(30, &[&LONG_ANSWER[..], &["--max-tokens", "200"]].concat());
-    chat.pty.wait_for("ends the chat");
-    chat.pty.wait_for(PROMPT);
+    chat.pty.wait_for(READY);
     chat.pty.send("hello");
     chat.pty.wait_for("hello");
     chat.pty.send(ENTER);
@@ -209,7 +214,7 @@ fn set_system_alone_shows_the_system_prompt() {
 #[test]
 fn a_prompt_of_several_words_needs_no_quotes() {
     let mut once = Chat::start(&["hello", "there", "--max-tokens", "4"]);
-    let shown = once.pty.wait_for("]\n");
+    let shown = unbroken(&once.pty.wait_for("]\n"));
     assert_eq!(once.pty.exit_code(), 0);
     // Two lines at most besides the answer: the model with its memory, and the statistics.
     assert!(shown.contains("of memory (weights") && shown.contains("prompt tokens"), "{shown}");

@@ -144,9 +144,23 @@ fn flags_of_other_programs_get_a_tip() {
         (&["run", "demo", "--num_ctx=4096"], "tip: --ctx-size TOKENS"),
         (&["run", "demo", "-c", "4096"], "tip: --ctx-size TOKENS"),
         (&["serve", "demo", "--ctx", "4096"], "tip: --ctx-size TOKENS"),
+        (&["serve", "demo", "--temperature", "0.2"], "tip: a request sets the temperature"),
+        (&["serve", "demo", "-n", "5"], "tip: a request limits its answer"),
+        (&["serve", "demo", "--seed", "1"], "tip: a request sets its seed"),
+        (&["serve", "demo", "--system-prompt", "x"], "tip: a request has the system prompt"),
+        (&["serve", "-m", "demo"], "cuelight serve MODEL"),
+        (&["serve", "demo", "--max-model-len", "5"], "tip: --ctx-size TOKENS"),
+        (&["serve", "demo", "--served-model-name", "x"], "tip: --alias NAME"),
+        (&["serve", "demo", "-ngl", "9"], "'-ngl' found\n\n  tip: --device vulkan"),
+        (&["serve", "demo", "-np", "4"], "tip: --max-seqs N"),
+        (&["run", "demo", "hi", "-ngl", "99"], "tip: --device vulkan"),
+        (&["bench", "demo", "-ngl", "99"], "tip: --device vulkan"),
+        (&["bench", "-m", "demo"], "cuelight bench MODEL"),
     ] {
         home.run(arguments).assert_refused_by_usage(tip);
     }
+    let unknown = home.run(&["bench", "demo", "--frobnicate"]);
+    assert!(unknown.code == 2 && !unknown.stderr.contains("tip:"), "{}", unknown.stderr);
 }
 
 #[test]
@@ -275,8 +289,11 @@ fn models_to_serve_are_checked_before_any_is_loaded() {
     serve(&["--models-dir", "/no/such/directory"]).assert_refused(1, &["/no/such/directory", "No such file"]);
     let (llama, gemma) = (fixture("llama"), fixture("gemma2"));
     serve(&[&llama, &llama]).assert_refused(2, &["two models would have the name llama", "NAME=MODEL"]);
+    serve(&["/no/a.gguf", "/no/a.gguf"]).assert_refused(2, &["two models would have the name /no/a"]);
+    serve(&["/no/such.gguf", "--record-texts"]).assert_refused(2, &["--record-texts needs --record"]);
     serve(&[&llama, "/no/such.gguf"]).assert_refused(1, &["no such file"]);
-    serve(&[&llama, &gemma, "--memory", "11MiB"]).assert_refused(1, &["gemma2.gguf", "KV cache at least", "available"]);
+    serve(&[&llama, &gemma, "--memory", "11MiB"])
+        .assert_refused(1, &["gemma2.gguf", "KV cache at least", "a higher --memory, "]);
     serve(&[&llama, "--keep-alive", "soon"]).assert_refused_by_usage("neither a time, like 30s or 10m, nor forever");
 }
 
@@ -434,7 +451,7 @@ fn models_are_served_listed_loaded_and_stopped() {
     assert_eq!(ask(&["stop", "one"]).code, 0);
     assert_eq!(states(), expected(["unloaded", "ready", "ready"]));
     assert_eq!(ask(&["ps", "--all"]).stdout.lines().count(), 4);
-    ask(&["stop", "nope"]).assert_refused(1, &["the model `nope` does not exist here"]);
+    ask(&["stop", "nope"]).assert_refused(1, &["no model of this name", "`cuelight ps --all`"]);
     let log = server.stderr.lock().unwrap().clone();
     assert_eq!(log.matches("memory plan").count(), 2, "{log}");
     assert!(
@@ -446,8 +463,68 @@ fn models_are_served_listed_loaded_and_stopped() {
 }
 
 #[test]
+fn a_log_of_json_has_nothing_else_and_names_no_actors() {
+    let home = Home::new();
+    let server = Serving::start(&home, &[&fixture("llama"), "--log-format", "json", "--threads", "1"], "\"ready\"");
+    let log = server.stderr.lock().unwrap().clone();
+    let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let begin_with =
+        |text: &str| lines.iter().filter(|line| line["message"].as_str().unwrap().starts_with(text)).count();
+    assert_eq!((begin_with("memory plan"), begin_with("ready")), (1, 1), "{log}");
+    assert!(lines.iter().all(|line| line["span"]["name"] != "Actor"), "{log}");
+    let failed = home.run(&["serve", "/no/such.gguf", "--port", "0", "--log-format", "json", "--log-level", "off"]);
+    let line: serde_json::Value = serde_json::from_str(&failed.stderr).unwrap();
+    assert_eq!((&line["level"], &line["message"]), (&"ERROR".into(), &"no such file: /no/such.gguf".into()));
+    let text = Serving::start(&home, &[&fixture("llama"), "--threads", "1"], "ready: ");
+    assert!(!text.stderr.lock().unwrap().contains("Actor{"));
+}
+
+#[test]
 fn an_empty_prompt_is_refused_before_anything_is_loaded() {
     Home::new().run(&["run", "/no/such/model.gguf"]).assert_refused(2, &["the prompt is empty"]);
+}
+
+#[test]
+fn what_an_answer_has_to_match_is_read_before_anything_is_loaded() {
+    let home = Home::new();
+    let missing = ["run", "/no/such.gguf", "hi", "--json-schema", "nofile.json"];
+    home.run(&missing).assert_refused(1, &["cannot read nofile.json"]);
+}
+
+#[test]
+fn what_run_cannot_do_with_a_model_is_refused() {
+    let home = Home::new();
+    let system = ["--system", "Be brief."];
+    let run = |model: &str, more: &[&str]| home.run(&[&["run", model, "hi"], more].concat());
+    run("/no/such.gguf", &[&system[..], &["--raw"]].concat()).assert_refused(2, &["--system needs a chat template"]);
+    let embeddings = format!("{}/tests/fixtures/embeddings/bert-mean.gguf", env!("CARGO_MANIFEST_DIR"));
+    let refused = run(&embeddings, &[]);
+    refused.assert_refused(1, &["makes embeddings and generates no text", "/v1/embeddings"]);
+    assert!(!refused.stderr.contains("no chat template"), "{}", refused.stderr);
+    let template = home.file("bad.jinja", b"{% if %}");
+    run(&fixture("llama"), &["--chat-template", &template])
+        .assert_refused(1, &["bad.jinja: the chat template is broken"]);
+    run(&fixture("llama"), &["--vram", "8GiB"]).assert_refused(2, &["--vram has no effect on cpu alone"]);
+    let hub = home.run_with(&["run", "foo/bar", "hi"], &[("HF_ENDPOINT", "http://127.0.0.1:1")]);
+    hub.assert_refused(1, &["cannot get the file list of foo/bar", "check the network, or name a .gguf file"]);
+}
+
+#[test]
+fn an_answer_that_is_cut_off_says_so_and_fails_if_it_had_to_match() {
+    let home = Home::new();
+    let schema = home.file("schema.json", br#"{"type": "string", "minLength": 9}"#);
+    let (model, limits) = (fixture("llama"), ["--raw", "--ctx-size", "64"]);
+    let run = |arguments: &[&str]| home.run(&[&["run", &model, "a"], &limits[..], arguments].concat());
+    let cut = run(&["--max-tokens", "3"]);
+    assert_eq!(cut.code, 0, "{}", cut.stderr);
+    assert!(cut.stderr.ends_with("the answer was cut off: it reached --max-tokens\n"), "{}", cut.stderr);
+    let unmatched = run(&["--max-tokens", "3", "--json-schema", &schema]);
+    assert_eq!(unmatched.code, 1, "{}", unmatched.stderr);
+    assert!(
+        unmatched.stderr.ends_with("error: the answer was cut off: it reached --max-tokens\n"),
+        "{}",
+        unmatched.stderr
+    );
 }
 
 #[test]
@@ -508,13 +585,15 @@ fn cached_models_are_listed_and_removed() {
 #[test]
 fn there_is_a_manual_page_for_each_command() {
     let home = Home::new();
-    let directory = home.path("");
+    let directory = home.path("share/man");
     let ran = home.run(&["man", directory.to_str().unwrap()]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     for page in ["cuelight.1", "cuelight-serve.1", "cuelight-doctor.1"] {
-        assert!(std::fs::read_to_string(home.path(page)).unwrap().contains(".SH NAME"), "{page}");
+        assert!(std::fs::read_to_string(directory.join(page)).unwrap().contains(".SH NAME"), "{page}");
     }
-    home.run(&["man", "/no/such/directory"]).assert_refused(1, &["write manual pages into /no/such/directory"]);
+    let file = home.file("file", b"");
+    home.run(&["man", &file]).assert_refused(1, &["write manual pages into", &file]);
+    assert!(home.run(&["--help"]).stdout.contains("\n  man "));
 }
 
 #[test]
@@ -524,6 +603,9 @@ fn completions_exist_for_every_shell() {
         assert_eq!(ran.code, 0, "{shell}");
         assert!(ran.stdout.contains("tokenize"), "{shell}");
     }
+    let home = Home::new();
+    home.file(".config/cuelight/config.toml", b"[server]\nprot = 1\n");
+    assert_eq!(home.run(&["completions", "bash"]).code, 0, "a mistake in the configuration");
 }
 
 #[test]

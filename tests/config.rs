@@ -5,10 +5,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, Command};
+use clap::{Args, Command, FromArgMatches};
 use cuelight::api::ServerOptions;
 use cuelight::config::environment::Environment;
-use cuelight::config::flags::{Flags, ModelFlags, ServerFlags};
+use cuelight::config::flags::{Flags, ModelFlags, ServeFlags};
 use cuelight::config::{
     ByteSize, Config, Given, LogFormat, Origin, Raw, Resolved, SETTINGS, Section, markdown, resolve,
 };
@@ -71,6 +71,34 @@ fn the_file_in_the_users_configuration_directory_is_found() {
     let resolved = sandbox.resolve(None, &[], Given::new()).unwrap();
     assert_eq!(resolved.config.temp.0, 0.25);
     assert_eq!(resolved.file.unwrap(), directory.join("config.toml"));
+}
+
+#[test]
+fn a_variable_names_the_file_and_a_flag_goes_before_it() {
+    let sandbox = Sandbox::new();
+    let named = sandbox.file("[server]\nport = 1\n");
+    let environment = sandbox.environment(&[("CUELIGHT_CONFIG", named.to_str().unwrap())]);
+    let resolved = resolve(None, &environment, Given::new()).unwrap();
+    assert_eq!((resolved.config.port, resolved.file, resolved.warnings.len()), (1, Some(named), 0));
+    let missing = resolve(Some("/no/such.toml".into()), &environment, Given::new()).unwrap_err();
+    assert!(missing.to_string().contains("/no/such.toml"), "{missing}");
+    let unset = sandbox.environment(&[("CUELIGHT_CONFIG", "")]);
+    assert_eq!(resolve(None, &unset, Given::new()).unwrap().file, None);
+}
+
+#[test]
+fn without_a_home_no_file_is_read_and_directories_belong_to_the_user() {
+    let environment = Environment::default();
+    let home = environment.home();
+    assert_eq!(home.config("cuelight"), None);
+    let config = Config::defaults(&home);
+    let substitute = home.cache("").parent().unwrap().to_owned();
+    for directory in [&config.cache_dir, &config.hf_home, &config.history_file] {
+        assert!(directory.starts_with(&substitute), "{}", directory.display());
+    }
+    assert_ne!(substitute, std::env::temp_dir());
+    let configured: Environment = [("XDG_CONFIG_HOME", "/settings")].into_iter().collect();
+    assert_eq!(configured.home().config("cuelight").unwrap(), Path::new("/settings/cuelight"));
 }
 
 #[test]
@@ -153,6 +181,25 @@ fn variables_of_other_programs_are_weaker_than_our_own() {
     let color = |variables| config(variables).toml_value("color").unwrap();
     assert_eq!(color(&[("NO_COLOR", "1")]), "\"never\"");
     assert_eq!(color(&[("NO_COLOR", "")]), "\"auto\"");
+    assert_eq!((color(&[("TERM", "dumb")]), color(&[("TERM", "xterm")])), ("\"never\"".into(), "\"auto\"".into()));
+    assert_eq!(color(&[("TERM", "dumb"), ("CUELIGHT_COLOR", "always")]), "\"always\"");
+}
+
+#[test]
+fn a_flag_turns_a_switch_on_and_off() {
+    let value = |words: &[&str]| {
+        let command = Flags::<ModelFlags>::augment_args(Command::new("serve").arg(clap::Arg::new("model")));
+        let matches = command.try_get_matches_from([&["serve"], words].concat()).map_err(|error| error.to_string())?;
+        let given = Flags::<ModelFlags>::from_arg_matches(&matches).unwrap().given();
+        let config = Sandbox::new().resolve(None, &[("CUELIGHT_DETERMINISTIC", "1")], given)?.config;
+        Ok((config.deterministic, config.origin("deterministic").to_string()))
+    };
+    let flag = "flag --deterministic".to_owned();
+    assert_eq!(value(&["--deterministic", "demo"]), Ok((true, flag.clone())));
+    assert_eq!(value(&["--deterministic=false", "demo"]), Ok((false, flag)));
+    assert_eq!(value(&[]), Ok((true, "environment variable CUELIGHT_DETERMINISTIC".to_owned())));
+    let error: String = value(&["--deterministic=perhaps"]).unwrap_err();
+    assert!(error.contains("\"perhaps\""), "{error}");
 }
 
 #[test]
@@ -239,16 +286,18 @@ fn every_setting_is_explained_in_one_sentence() {
 
 #[test]
 fn advanced_flags_are_listed_by_the_long_help_only() {
-    let command = Flags::<ModelFlags>::augment_args(Flags::<ServerFlags>::augment_args(Command::new("serve")));
+    let command = Flags::<ServeFlags>::augment_args(Command::new("serve"));
     let (short, long) = (command.clone().render_help().to_string(), command.clone().render_long_help().to_string());
     assert!(long.contains("Advanced:") && !short.contains("Advanced:"), "{short}");
-    let sections = [Section::Model, Section::Server];
+    let sections = [Section::Model, Section::Server, Section::Hub];
     for setting in SETTINGS.iter().filter(|setting| setting.has_flag && sections.contains(&setting.section)) {
         let flag = format!("--{} ", setting.flag());
-        let lists = |help: &str| help.contains(&flag) || help.contains(&format!("--{}\n", setting.flag()));
+        let lists = |help: &str| help.contains(&flag) || help.contains(&format!("--{}[=", setting.flag()));
         assert!(lists(&long), "{flag}");
         assert_eq!(lists(&short), !setting.is_advanced, "{flag}");
     }
+    let headings = ["Server:", "Model and memory:", "Where models come from:", "Advanced:"].map(|word| long.find(word));
+    assert!(headings.is_sorted() && headings[0].is_some(), "{headings:?}");
     for flag in ["--host", "--port", "--api-key", "--device", "--vram", "--ctx-size", "--max-seqs"] {
         assert!(short.contains(flag), "{flag}");
     }

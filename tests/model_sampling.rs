@@ -12,7 +12,7 @@ use cuelight::api::{ServerOptions, router};
 use cuelight::core::request::PartialSampling;
 use cuelight::pipeline::runtime::RuntimeOptions;
 use cuelight::pipeline::simulation::{SimulatedModel, infill_tokenizer};
-use cuelight_engine::load::LoadOptions;
+use cuelight_engine::load::{LoadOptions, RequestDefaults};
 use serde_json::{Value, json};
 
 use common::{MODEL, Server, model};
@@ -102,7 +102,7 @@ async fn the_recommendation_is_shown() {
 }
 
 #[tokio::test]
-async fn a_generation_config_decides_how_a_directory_is_sampled() {
+async fn a_generation_config_decides_how_a_directory_is_sampled_unless_settings_do() {
     let folder = tempfile::tempdir().unwrap();
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hugging_face/llama-shards");
     for entry in std::fs::read_dir(fixture).unwrap().flatten() {
@@ -112,8 +112,17 @@ async fn a_generation_config_decides_how_a_directory_is_sampled() {
     std::fs::write(folder.path().join("generation_config.json"), config.to_string()).unwrap();
     let options = LoadOptions { threads: 1, context_tokens: Some(64), ..LoadOptions::new(folder.path()) };
     let ignored = LoadOptions { ignore_model_sampling: true, ..options.clone() };
+    let sampling = PartialSampling { temperature: Some(0.5), ..PartialSampling::default() };
+    let defaults = RequestDefaults { sampling, system: None };
+    let [set, set_and_ignored] =
+        [&options, &ignored].map(|options| LoadOptions { defaults: defaults.clone(), ..options.clone() });
     let body = json!({ "prompt": "hi", "n_predict": 2, "top_k": 3 });
-    for (options, expected) in [(options, [0.25, 3.0, 0.95]), (ignored, [0.8, 3.0, 0.95])] {
+    for (options, expected) in [
+        (options, [0.25, 3.0, 0.95]),
+        (ignored, [0.8, 3.0, 0.95]),
+        (set, [0.5, 3.0, 0.95]),
+        (set_and_ignored, [0.5, 3.0, 0.95]),
+    ] {
         let runtime = tiny_runtime::start(options, RuntimeOptions::default()).await;
         let server = Server { router: router(runtime.clone(), ServerOptions::new(MODEL)).unwrap(), runtime };
         let settings = server.ok("/completion", &body).await["generation_settings"].clone();

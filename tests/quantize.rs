@@ -113,6 +113,10 @@ fn mistakes_are_refused_and_leave_no_file() {
     refused(&["./model.gguf", "./no/such/folder/out.gguf", "q8_0"], &["cannot write"]);
     refused(&["./model.gguf", "./out.gguf", "q8_0", "--imatrix", "importance.dat"], &["not an importance matrix"]);
     refused(&["./model.gguf", "./out.gguf", "q8_0", "--tensor-type", "attn_q"], &["attn_v=q6_k"]);
+    refused(
+        &["./model.gguf", "./out.gguf", "q8_0", "--tensor-type", "nomatch=q8_0"],
+        &["no matrix has a name that matches the pattern \"nomatch\""],
+    );
     refused(&["./model.gguf", "./out.gguf", "q4_z"], &["\"q4_z\"", "q4_k_m", "iq1_s", "nvfp4"]);
     assert_eq!(folder.names(), ["model.gguf", "taken.gguf", "truncated.gguf"]);
     assert_eq!(std::fs::read(folder.path("taken.gguf")).unwrap(), b"taken");
@@ -151,7 +155,9 @@ fn what_cannot_be_quantized_at_load_is_refused() {
     assert_eq!(folder.names(), ["model.gguf"]);
     assert_eq!(folder.run(&["quantize", "./model.gguf", "./small.gguf", "q4_0"]).code, 0);
     let ran = folder.run_with(&["run", "./small.gguf", "Hello"], &[("CUELIGHT_QUANTIZE", "q8_0")]);
-    ran.assert_refused(&["quantized already"]);
+    ran.assert_refused(&["quantized already", "F32 model, or leave out --quantize"]);
+    let ran = folder.run(&["quantize", "./small.gguf", "./again.gguf", "q8_0"]);
+    ran.assert_refused(&["quantized already", "F32 model, or give --allow-requantize"]);
     let ran = folder.run_with(&["run", "./model.gguf", "Hello"], &[("CUELIGHT_QUANTIZE", "q9")]);
     ran.assert_refused(&["q9", "q8_0", "q4_k_m"]);
     let ran = folder.run_with(&["serve", "--models-dir", "."], &[("CUELIGHT_QUANTIZE", "q8_0")]);

@@ -9,7 +9,8 @@ use super::terminal::print;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cuelight completions bash > ~/.local/share/bash-completion/completions/cuelight
+  cuelight completions bash \\
+    > ~/.local/share/bash-completion/completions/cuelight
   cuelight completions zsh > \"${fpath[1]}/_cuelight\"
   cuelight completions fish > ~/.config/fish/completions/cuelight.fish
   cuelight completions powershell >> $PROFILE")]

@@ -2,7 +2,7 @@
 
 use super::terminal::print;
 use super::{CliError, Context};
-use crate::config::flags::{Flags, HubFlags, ModelFlags, SamplingFlags, ServerFlags};
+use crate::config::flags::{AllFlags, Flags};
 use crate::config::{Given, Section, markdown};
 
 /// Print the configuration as a TOML file with the source of each value.
@@ -14,8 +14,8 @@ A setting comes from the first of these sources that has it:
   3. the configuration file        max_seqs = 32, under [model]
   4. its default
 
-The file is the one that --config names, else cuelight/config.toml in $XDG_CONFIG_HOME or ~/.config. The output of this
-command is a valid configuration file:
+The file is the one that --config or CUELIGHT_CONFIG names, else cuelight/config.toml in $XDG_CONFIG_HOME or ~/.config. The \
+output of this command is a valid configuration file:
   cuelight config > ~/.config/cuelight/config.toml
 HF_TOKEN, HF_HOME, HF_ENDPOINT, HF_HUB_OFFLINE and NO_COLOR have their usual meanings.")]
 pub struct Args {
@@ -23,21 +23,12 @@ pub struct Args {
     #[arg(long, hide = true)]
     markdown: bool,
     #[command(flatten)]
-    model: Flags<ModelFlags>,
-    #[command(flatten)]
-    server: Flags<ServerFlags>,
-    #[command(flatten)]
-    sampling: Flags<SamplingFlags>,
-    #[command(flatten)]
-    hub: Flags<HubFlags>,
+    flags: Flags<AllFlags>,
 }
 
 impl Args {
     pub(super) fn given(&self) -> Given {
-        [self.model.given(), self.server.given(), self.sampling.given(), self.hub.given()]
-            .into_iter()
-            .flatten()
-            .collect()
+        self.flags.given()
     }
 }
 

@@ -9,6 +9,7 @@ use super::terminal::Terminal;
 use super::tuning::Tuned;
 use crate::config::environment::Environment;
 use crate::config::{self as configuration, Config, ConfigError, Given, Resolved};
+use crate::core::error_chain::error_chain;
 use crate::hub::{Hub, HubError};
 
 /// What every subcommand gets.
@@ -80,6 +81,9 @@ impl Context {
 fn not_found(error: HubError, model: &str) -> CliError {
     match (&error, model_name::suggestion(model)) {
         (HubError::NotAReference(_), Some(suggestion)) => CliError::Failed(suggestion),
+        (HubError::Request { .. }, _) => {
+            CliError::Failed(format!("{}; check the network, or name a .gguf file", error_chain(&error)))
+        }
         _ => CliError::Hub(error),
     }
 }

@@ -11,7 +11,7 @@ use crate::config::Given;
 #[command(after_help = "\
 Examples:
   cuelight convert ./Qwen3-8B ./qwen3-8b.gguf
-  cuelight convert ./Qwen3-8B ./qwen3-8b.gguf --dry-run      show the format of each tensor
+  cuelight convert ./Qwen3-8B ./qwen3-8b.gguf --dry-run  show the formats
 
 Weights keep their formats. Those that GGUF files do not have, such as FP8, are written in float32.")]
 pub struct Args {

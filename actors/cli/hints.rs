@@ -21,6 +21,18 @@ pub fn explain(error: &CliError) -> String {
     }
 }
 
+/// The same error for a model that the setting `memory` leaves too little for, with that setting as a remedy.
+pub fn over_budget(error: CliError) -> CliError {
+    let CliError::Other(inner) = &error else { return error };
+    match inner.downcast_ref() {
+        Some(load @ LoadError::TooLarge { source: TooLarge::Memory { .. }, .. }) => {
+            let others = remedy(load).unwrap_or_default();
+            CliError::Failed(format!("{}; a higher --memory, {others}", error_chain(load)))
+        }
+        _ => error,
+    }
+}
+
 /// What to do about a load error, if flags can help.
 fn remedy(error: &LoadError) -> Option<&'static str> {
     match error {

@@ -25,8 +25,8 @@ Examples:
   cuelight imatrix ./model-f16.gguf calibration.txt -o imatrix.gguf
   cuelight quantize ./model-f16.gguf ./small.gguf iq4_xs --imatrix imatrix.gguf
 
-The text is cut into consecutive windows of --context tokens, as by perplexity. For each column of each weight the squares
-of its inputs are added up; for experts, over the tokens that use the expert. The file is that of llama.cpp's llama-imatrix.
+The text is cut into consecutive windows of --context tokens, as by perplexity. For each column of each weight the squares \
+of its inputs are added up; for experts, over the tokens that use the expert. The file is that of llama.cpp's llama-imatrix. \
 It is computed on the CPU.")]
 pub struct Args {
     /// The model.

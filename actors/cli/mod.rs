@@ -40,12 +40,14 @@ pub mod run;
 mod serve;
 mod server_memory;
 mod show;
+mod style;
 mod template_worker;
 pub mod terminal;
 mod text_file;
 mod tokenize;
 mod tuning;
 mod unknown_flags;
+mod word_wrap;
 
 use std::ffi::OsString;
 use std::io;
@@ -67,23 +69,23 @@ pub use error::CliError;
 
 const EXAMPLES: &str = "\
 Examples:
-  cuelight run demo                              chat with the built-in demo model
-  cuelight run demo Why is the sky blue          answer one question
-  cuelight run org/repo:Q4_K_M                   chat with a model from the hub
-  cuelight serve ./model.gguf --port 8080        serve a file over HTTP with the OpenAI API
-  cuelight bench ./model.gguf -p 512 -n 128      measure its speed
+  cuelight run demo                          chat with the demo model
+  cuelight run demo Why is the sky blue      answer one question
+  cuelight run org/repo:Q4_K_M               chat with a model from the hub
+  cuelight serve ./model.gguf --port 8080    serve a file with OpenAI's API
+  cuelight bench ./model.gguf -p 512 -n 128  measure its speed
 
-MODEL is the path of a .gguf file (of a sharded model the first file) or of a Hugging Face directory, a hub reference
-(org/repo, org/repo:quant or org/repo/file.gguf), or `demo`. Every setting can also be set in a configuration file or the
+MODEL is the path of a .gguf file (of a sharded model the first file) or of a Hugging Face directory, a hub reference \
+(org/repo, org/repo:quant or org/repo/file.gguf), or `demo`. Every setting can also be set in a configuration file or the \
 environment; see `cuelight config --help`.";
 
 /// What the program prints when it is called without arguments.
 const WELCOME: &str = "\
 Cuelight runs large language models on this machine. Three commands to try:
 
-  cuelight run demo          chat with a small demo model (a download of 94 MiB)
-  cuelight serve demo        serve it with the OpenAI API on http://127.0.0.1:8080
-  cuelight bench demo        measure how fast it runs here
+  cuelight run demo      chat with a small demo model (a download of 94 MiB)
+  cuelight serve demo    serve it with the OpenAI API on port 8080
+  cuelight bench demo    measure how fast it runs here
 
 `cuelight --help` lists all commands.
 ";
@@ -98,9 +100,19 @@ struct Cli {
     #[command(flatten)]
     output: Flags<OutputFlags>,
     #[command(subcommand)]
-    command: Command,
+    command: AnyCommand,
 }
 
+#[derive(Debug, Subcommand)]
+enum AnyCommand {
+    #[command(flatten)]
+    Configured(Command),
+    // These need no settings, and work while the configuration has a mistake.
+    Completions(completions::Args),
+    Man(man::Args),
+}
+
+/// The commands that have settings.
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Args),
@@ -124,9 +136,6 @@ enum Command {
     Imatrix(imatrix::Args),
     Convert(convert::Args),
     Config(config::Args),
-    Completions(completions::Args),
-    #[command(hide = true)]
-    Man(man::Args),
 }
 
 impl Command {
@@ -147,9 +156,8 @@ impl Command {
             Command::Convert(args) => args.given(),
             Command::Config(args) => args.given(),
             Command::Ps(_) | Command::Load(_) | Command::Stop(_) => Given::new(),
-            Command::List(_) | Command::Rm(_) | Command::Completions(_) | Command::Man(_) => Given::new(),
+            Command::List(_) | Command::Rm(_) | Command::Devices(_) => Given::new(),
             Command::Doctor(args) => args.given(),
-            Command::Devices(_) => Given::new(),
         }
     }
 
@@ -180,8 +188,6 @@ impl Command {
             Command::Imatrix(args) => imatrix::execute(&args, context),
             Command::Convert(args) => convert::execute(&args, context),
             Command::Config(args) => config::execute(&args, context),
-            Command::Completions(args) => completions::execute(&args, command()),
-            Command::Man(args) => man::execute(&args, command()),
         }
     }
 }
@@ -189,7 +195,7 @@ impl Command {
 /// Runs the program with the process's arguments and environment.
 #[must_use]
 pub fn main() -> ExitCode {
-    let arguments = expand_short_words(std::env::args_os().collect());
+    let arguments: Vec<OsString> = std::env::args_os().collect();
     if arguments.len() < 2 {
         eprint!("{WELCOME}");
         return ExitCode::from(2);
@@ -202,7 +208,11 @@ pub fn main() -> ExitCode {
         // Help and version too: clap chooses their stream and exit code.
         Err(error) => error.exit(),
     };
-    let code = exit_code(execute(cli));
+    let code = exit_code(match cli.command {
+        AnyCommand::Configured(command) => execute(command, cli.output.given(), cli.config),
+        AnyCommand::Completions(args) => completions::execute(&args, command()),
+        AnyCommand::Man(args) => man::execute(&args, command()),
+    });
     logging::flush();
     code
 }
@@ -214,17 +224,26 @@ fn exit_code(result: Result<(), CliError>) -> ExitCode {
         // The reader closed the pipe, as in `cuelight list | head -1`.
         Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            logging::notice(&format!("error: {}", hints::explain(&error)));
+            logging::failure(&hints::explain(&error));
             error.exit_code()
         }
     }
 }
 
 fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
-    let subcommand = arguments.get(1).and_then(|word| word.to_str()).unwrap_or_default();
-    let matches = command().try_get_matches_from(arguments);
+    let expanded = unknown_flags::with_two_dashes(expand_pg(arguments.to_vec()));
+    let matches = command().try_get_matches_from(expanded);
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
-    cli.map_err(|error| unknown_flags::with_tip(error, subcommand))
+    cli.map_err(|error| unknown_flags::with_tip(error, &subcommand(arguments)))
+}
+
+/// The subcommand by its name: "run", "bench serve".
+fn subcommand(arguments: &[OsString]) -> String {
+    let mut words = arguments.iter().skip(1).map(|word| word.to_str().unwrap_or_default());
+    match (words.next(), words.next()) {
+        (Some("bench"), Some("serve")) => "bench serve".to_owned(),
+        (first, _) => first.unwrap_or_default().to_owned(),
+    }
 }
 
 /// The clap command. `run --help` begins with the settings that a chat user needs first.
@@ -236,24 +255,25 @@ fn command() -> clap::Command {
     })
 }
 
-fn execute(cli: Cli) -> Result<(), CliError> {
+/// Runs a command with its settings, those of all commands, and the configuration file that is named, if one is.
+fn execute(command: Command, output: Given, file: Option<PathBuf>) -> Result<(), CliError> {
     let environment = Environment::of_process();
-    let mut given = cli.command.given();
-    given.extend(cli.output.given());
-    let source = ConfigSource { file: cli.config, given };
+    let mut given = command.given();
+    given.extend(output);
+    let source = ConfigSource { file, given };
     let resolved = source.resolve()?;
-    logging::start(&resolved.config, cli.command.is_quiet());
+    logging::start(&resolved.config, command.is_quiet());
     let terminal = Terminal::new(resolved.config.color);
     for warning in &resolved.warnings {
         terminal.notice(&format!("warning: {warning}"));
     }
     let search_path = environment.search_path();
     let Resolved { config, file, .. } = resolved;
-    cli.command.execute(&Context { config, config_file: file, search_path, terminal, source, tuned: Arc::default() })
+    command.execute(&Context { config, config_file: file, search_path, terminal, source, tuned: Arc::default() })
 }
 
 /// llama-bench's `-pg` has two letters after one dash. clap would read it as `-p g`.
-fn expand_short_words(arguments: Vec<OsString>) -> Vec<OsString> {
+fn expand_pg(arguments: Vec<OsString>) -> Vec<OsString> {
     if arguments.get(1).is_none_or(|subcommand| subcommand != "bench") {
         return arguments;
     }
@@ -270,9 +290,29 @@ mod tests {
         command().debug_assert();
     }
 
+    /// The texts of help that were not made from settings: those after the lists, of a command and of its subcommands.
+    fn texts(command: &clap::Command) -> Vec<String> {
+        let own = command.get_after_help().map(ToString::to_string);
+        own.into_iter().chain(command.get_subcommands().flat_map(texts)).collect()
+    }
+
+    #[test]
+    fn examples_fit_a_terminal_of_eighty_columns_and_prose_is_broken_by_clap() {
+        let texts: Vec<String> = texts(&command()).into_iter().chain([WELCOME.to_owned()]).collect();
+        assert!(texts.len() > 15, "{}", texts.len());
+        let lines: Vec<&str> = texts.iter().flat_map(|text| text.lines()).collect();
+        for line in lines.iter().filter(|line| line.starts_with(' ')) {
+            assert!(line.chars().count() < 80, "{line}");
+        }
+        for pair in lines.windows(2) {
+            let is_prose = |line: &str| line.len() > 80 && !line.starts_with(' ');
+            assert!(!(is_prose(pair[0]) && is_prose(pair[1])), "one paragraph, one line: {}", pair[0]);
+        }
+    }
+
     #[test]
     fn only_bench_expands_the_two_letter_flag() {
-        let expanded = |words: &[&str]| expand_short_words(words.iter().map(OsString::from).collect());
+        let expanded = |words: &[&str]| expand_pg(words.iter().map(OsString::from).collect());
         assert_eq!(expanded(&["cuelight", "bench", "m", "-pg", "8,8"])[3], "--pg");
         assert_eq!(expanded(&["cuelight", "run", "m", "-pg"])[3], "-pg");
     }

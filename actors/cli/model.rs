@@ -3,23 +3,25 @@
 //! The memory plan is printed before anything is allocated. Loading shows a progress bar.
 
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cuelight_engine::engine::{BLOCK_TOKENS, Engine};
 use cuelight_engine::load::{
-    self, ChatTemplateOptions, Kernel, LoadCancel, LoadError, LoadOptions, LoadPlan, LoadProgress, LoadedModel,
-    MemoryPlan, Recommended, Section, Source, VulkanOptions,
+    self, ChatTemplateOptions, ComputeDevice, CpuExperts, GivenTemplate, Kernel, LoadCancel, LoadError, LoadOptions,
+    LoadPlan, LoadProgress, LoadedModel, MemoryPlan, Recommended, RequestDefaults, Section, Source, VulkanOptions,
 };
 use cuelight_engine::memory::format_bytes;
+use cuelight_engine::sample::PartialSampling;
 use indicatif::ProgressBar;
 
 use super::draft::{self, DraftFile};
 use super::hints::explain_load;
 use super::tuning::Tuned;
 use super::{CliError, Context, lora, quantized, template_worker};
-use crate::config::Config;
+use crate::config::{Config, Origin};
 use crate::hub::ollama::Published;
 use crate::models::{ModelFactory, PlanError, PlannedModel};
 use crate::pipeline::adapters::{AdapterSpec, Adapters};
@@ -44,9 +46,7 @@ pub enum PlanDetail {
 /// # Errors
 /// [`CliError::Io`] when the chat template cannot be read.
 pub fn load_options(config: &Config, tuned: &Tuned, source: Source) -> Result<LoadOptions, CliError> {
-    let chat_template = config.chat_template.as_ref().map(|file| {
-        std::fs::read_to_string(file).map_err(CliError::io(format!("read the chat template {}", file.display())))
-    });
+    check_device_flags(config)?;
     Ok(LoadOptions {
         source,
         section: Section::Model,
@@ -76,16 +76,53 @@ pub fn load_options(config: &Config, tuned: &Tuned, source: Source) -> Result<Lo
         vulkan: VulkanOptions { pipeline_cache: Some(config.cache_dir.join("pipelines")), ..VulkanOptions::default() },
         deterministic: config.deterministic,
         chat_template: ChatTemplateOptions {
-            source: chat_template.transpose()?,
+            given: config.chat_template.as_deref().map(given_template).transpose()?,
             worker: template_worker::program(config.chat_template_timeout, config.chat_template_memory.0),
             parse_special_in_content: config.parse_special_in_content,
         },
         adapters: None,
         recommended: Recommended::default(),
         ignore_model_sampling: config.no_model_sampling,
+        defaults: request_defaults(config),
         observer: None,
         profile_ops: config.profile_ops,
     })
+}
+
+fn given_template(path: &Path) -> Result<GivenTemplate, CliError> {
+    let read = std::fs::read_to_string(path);
+    let source = read.map_err(CliError::io(format!("read the chat template {}", path.display())))?;
+    Ok(GivenTemplate { path: path.to_owned(), source })
+}
+
+/// Refuses flags that have no effect on the chosen devices. A configuration file may have their settings for another device.
+fn check_device_flags(config: &Config) -> Result<(), CliError> {
+    let devices = &config.device;
+    let has_gpu = devices.0.iter().any(|device| matches!(device, ComputeDevice::Vulkan(_)));
+    let (on_gpu, on_several) = ("use it with --device vulkan", "name several devices in --device");
+    for (setting, is_set, has_effect, advice) in [
+        ("vram", config.vram.is_some(), has_gpu, on_gpu),
+        ("cpu_experts", config.cpu_experts != CpuExperts::Auto, has_gpu, on_gpu),
+        ("split", config.split.is_some(), devices.0.len() > 1, on_several),
+    ] {
+        if let (true, false, Origin::Flag(flag)) = (is_set, has_effect, config.origin(setting)) {
+            return Err(CliError::Usage(format!("--{flag} has no effect on {devices} alone; {advice}")));
+        }
+    }
+    Ok(())
+}
+
+/// What the settings say about requests that say nothing. A default of a setting is not said: the model's comes before it.
+fn request_defaults(config: &Config) -> RequestDefaults {
+    let is_set = |name| *config.origin(name) != Origin::Default;
+    let sampling = PartialSampling {
+        temperature: is_set("temp").then_some(config.temp.0),
+        top_k: is_set("top_k").then_some(config.top_k),
+        top_p: is_set("top_p").then_some(config.top_p.0),
+        min_p: is_set("min_p").then_some(config.min_p.0),
+        repetition_penalty: None,
+    };
+    RequestDefaults { sampling, system: config.system.clone() }
 }
 
 /// The scheduling options of the configuration.
@@ -407,4 +444,45 @@ impl ModelSource for GgufSource {
 /// A progress bar for the bytes of the weights.
 fn loading_bar(memory: &MemoryPlan, context: &Context) -> ProgressBar {
     context.terminal.bytes_bar("loading", memory.weights_bytes)
+}
+
+#[allow(clippy::unwrap_used)]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::environment::Environment;
+    use crate::config::{Given, Raw, resolve};
+
+    #[test]
+    fn flags_without_an_effect_on_the_devices_are_refused() {
+        let check = |values: &[(&'static str, &str)], origin: fn(&str) -> Origin| {
+            let raw = |(name, text): &(&'static str, &str)| (*name, (Raw::Text((*text).to_owned()), origin(name)));
+            let environment = [("HOME", "/home")].into_iter().collect();
+            check_device_flags(&resolve(None, &environment, values.iter().map(raw).collect()).unwrap().config)
+        };
+        let flag = |name: &str| Origin::Flag(name.replace('_', "-"));
+        for (name, value) in [("vram", "8GiB"), ("cpu_experts", "3"), ("split", "1,2")] {
+            let error = check(&[(name, value)], flag).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("--{} has no effect on cpu alone; ", name.replace('_', "-"))),
+                "{error}"
+            );
+            check(&[(name, value)], |name| Origin::Variable(name.to_owned())).unwrap();
+            check(&[(name, value), ("device", "vulkan:0,vulkan:1")], flag).unwrap();
+        }
+        check(&[("cpu_experts", "auto"), ("vram", "auto")], flag).unwrap();
+    }
+
+    #[test]
+    fn a_setting_applies_to_requests_only_if_it_is_set() {
+        let flag = |text: &str| (Raw::Text(text.to_owned()), Origin::Flag("flag".to_owned()));
+        // The value of the default, but set.
+        let given: Given = [("temp", flag("0.7")), ("system", flag("Be brief."))].into_iter().collect();
+        let environment = [("HOME", "/home")].into_iter().collect::<Environment>();
+        let set = request_defaults(&resolve(None, &environment, given).unwrap().config);
+        assert_eq!(set.sampling, PartialSampling { temperature: Some(0.7), ..PartialSampling::default() });
+        assert_eq!(set.system.unwrap(), "Be brief.");
+        let unset = resolve(None, &environment, Given::new()).unwrap().config;
+        assert_eq!(request_defaults(&unset), RequestDefaults::default());
+    }
 }

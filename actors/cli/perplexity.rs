@@ -20,12 +20,12 @@ use crate::config::flags::{Flags, HubFlags};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cuelight perplexity demo LICENSE-APACHE               windows of 512 tokens, as in llama-perplexity
+  cuelight perplexity demo LICENSE-APACHE  windows of 512 tokens
   cuelight perplexity ./model.gguf book.txt -c 2048
   cuelight perplexity ./model.gguf book.txt --kv-type f32 -o json
 
-The text is cut into consecutive windows of --context tokens, and each is computed independently; tokens after the last
-full window are left out. For a model with a BOS token, that token replaces the first token of each window. The tokens
+The text is cut into consecutive windows of --context tokens, and each is computed independently; tokens after the last \
+full window are left out. For a model with a BOS token, that token replaces the first token of each window. The tokens \
 after the first half of each window are scored: with 512 tokens those at positions 257 to 511, counted from 0.")]
 pub struct Args {
     /// The model.

@@ -11,9 +11,10 @@ use crate::config::ByteSize;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cuelight ps                                      the server on this machine
-  cuelight ps --url http://gpu-box:8080 --all      another server, with models that are not loaded
-  cuelight ps --json                               all fields, for programs")]
+  cuelight ps                            the server on this machine
+  cuelight ps --url http://gpu-box:8080  another server
+  cuelight ps --all                      also models that are not loaded
+  cuelight ps --json                     all fields, for programs")]
 pub struct Args {
     #[command(flatten)]
     remote: RemoteArgs,

@@ -11,14 +11,14 @@ use crate::hub::reference::{ModelFormat, ModelReference};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cuelight pull org/repo                       its Q4_K_M, its only GGUF file, or else its safetensors
-  cuelight pull org/repo:Q8_0                  another quantization
-  cuelight pull org/repo/model-q5_k_m.gguf     one file of the repository
-  cuelight pull org/repo --format safetensors  its safetensors, as org/repo:safetensors does
-  cuelight pull ollama://llama3.2:1b           a model of a registry with Ollama's protocol (ollama_registry)
-  cuelight pull demo                           the built-in demo model
+  cuelight pull org/repo              Q4_K_M, the only GGUF, or safetensors
+  cuelight pull org/repo:Q8_0         another quantization
+  cuelight pull org/repo/model.gguf   one file of the repository
+  cuelight pull org/repo:safetensors  one of two formats
+  cuelight pull ollama://llama3.2:1b  from the registry ollama_registry
+  cuelight pull demo                  the built-in demo model
 
-An interrupted download continues where it stopped when the command runs again. Files go to the Hugging Face cache,
+An interrupted download continues where it stopped when the command runs again. Files go to the Hugging Face cache, \
 which other programs share. Set HF_TOKEN for gated and private repositories.")]
 pub struct Args {
     /// The model to download.

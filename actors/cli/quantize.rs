@@ -19,13 +19,13 @@ use crate::config::{ByteSize, Config, Given};
 #[command(after_help = "\
 Examples:
   cuelight quantize ./model-f16.gguf ./model-q4_k_m.gguf q4_k_m
-  cuelight quantize ./Qwen3-8B ./model-q4_k_m.gguf q4_k_m               from a Hugging Face directory
-  cuelight quantize ./model-f16.gguf ./small.gguf iq2_xxs --imatrix ./imatrix.gguf
-  cuelight quantize ./model-f16.gguf ./mixed.gguf q4_k_m --tensor-type attn_v=q8_0 --tensor-type 'blk\\.0\\.=q6_k'
-  cuelight quantize ./model-f16.gguf ./model.gguf q4_k_m --dry-run      show the format of each tensor
+  cuelight quantize ./Qwen3-8B ./qwen3-8b.gguf q4_k_m       from a directory
+  cuelight quantize ./f16.gguf ./small.gguf iq2_xxs --imatrix ./i.gguf
+  cuelight quantize ./f16.gguf ./mixed.gguf q4_k_m --tensor-type attn_v=q8_0
+  cuelight quantize ./f16.gguf ./out.gguf q4_k_m --dry-run  show formats
 
-FORMAT is f32, f16, bf16, q8_0, q6_k, q5_k_m, q5_k_s, q5_1, q5_0, q4_k_m, q4_k_s, q4_1, q4_0, iq4_nl, iq4_xs, q3_k_l, q3_k_m,
-q3_k_s, q2_k, mxfp4_moe, iq3_m, iq3_s, iq3_xs, iq3_xxs, iq2_m, iq2_s, iq2_xs, iq2_xxs, iq1_m, iq1_s, nvfp4, tq1_0, tq2_0, q2_0 or q1_0.
+FORMAT is f32, f16, bf16, q8_0, q6_k, q5_k_m, q5_k_s, q5_1, q5_0, q4_k_m, q4_k_s, q4_1, q4_0, iq4_nl, iq4_xs, q3_k_l, q3_k_m, \
+q3_k_s, q2_k, mxfp4_moe, iq3_m, iq3_s, iq3_xs, iq3_xxs, iq2_m, iq2_s, iq2_xs, iq2_xxs, iq1_m, iq1_s, nvfp4, tq1_0, tq2_0, q2_0 or q1_0. \
 Mixtures are those of llama.cpp: some tensors get more bits than others. From iq3_xs down (by size), the iq formats need --imatrix.")]
 pub struct Args {
     #[command(flatten)]
@@ -115,7 +115,7 @@ pub(super) fn write_copy(args: &OutputArgs, options: QuantizeOptions, context: &
     let threads = args.threads.map_or_else(|| threads(&context.config), NonZeroUsize::get);
     let options = QuantizeOptions { is_complete: true, threads, ..options };
     let checkpoint = checkpoint::open(&path).map_err(CliError::other)?;
-    let plan = QuantizePlan::new(&*checkpoint, &options).map_err(CliError::other)?;
+    let plan = QuantizePlan::new(&*checkpoint, &options).map_err(refused("give --allow-requantize"))?;
     if args.dry_run {
         return print(&table(&plan));
     }
@@ -123,6 +123,14 @@ pub(super) fn write_copy(args: &OutputArgs, options: QuantizeOptions, context: &
     match write(&plan, &args.out, context)? {
         Some(bytes) => print(&summary(&plan, &args.out, bytes, start.elapsed())),
         None => Err(CliError::Failed(format!("{}: another process is writing this file", args.out.display()))),
+    }
+}
+
+/// For `map_err` on a plan; `remedy` is how to go on with a model that is quantized already.
+pub(super) fn refused(remedy: &'static str) -> impl FnOnce(QuantizeError) -> CliError {
+    move |error| match error {
+        QuantizeError::AlreadyQuantized { .. } => CliError::Failed(format!("{error}, or {remedy}")),
+        error => CliError::other(error),
     }
 }
 

@@ -34,7 +34,7 @@ pub fn source(file: PathBuf, context: &Context) -> Result<Source, CliError> {
 fn write(checkpoint: &dyn Checkpoint, target: Target, copy: &Path, context: &Context) -> Result<(), CliError> {
     let threads = quantize::threads(&context.config);
     let options = QuantizeOptions { target: Some(target), threads, ..QuantizeOptions::default() };
-    let plan = QuantizePlan::new(checkpoint, &options).map_err(CliError::other)?;
+    let plan = QuantizePlan::new(checkpoint, &options).map_err(quantize::refused("leave out --quantize"))?;
     let size = ByteSize(plan.bytes().1);
     context.terminal.notice(&format!("quantizing to {target} once; the copy ({size}) is kept in {}", copy.display()));
     let mut is_told = false;

@@ -6,7 +6,7 @@ use cuelight_engine::memory::format_bytes;
 use serde_json::{Value, json};
 
 use crate::config::{Config, LogFormat};
-use crate::logging::notice;
+use crate::logging::{self, notice};
 use crate::models::{Models, ModelsError};
 use crate::pipeline::runtime::ServedModel;
 
@@ -15,7 +15,10 @@ pub(super) async fn print_model(models: &Models, id: &str, address: SocketAddr) 
     // Another request may have unloaded it meanwhile.
     if let Some(model) = models.show(id).await?.model {
         let (limits, memory) = (&model.limits, format_bytes(model.memory.total_bytes()));
-        notice(&format!("ready: {id} ({}, {memory} planned) on http://{address}", limits.device));
+        // In a log of JSON, the event below says it.
+        if !logging::is_json() {
+            notice(&format!("ready: {id} ({}, {memory} planned) on http://{address}", limits.device));
+        }
         let (context_tokens, kv_blocks) = (limits.context_tokens, limits.kv_blocks);
         tracing::info!(url = format!("http://{address}"), model = id, context_tokens, kv_blocks, "ready");
     }

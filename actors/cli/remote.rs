@@ -51,6 +51,9 @@ pub enum RemoteError {
         /// The HTTP status.
         status: StatusCode,
     },
+    /// The server has no such model.
+    #[error("the server has no model of this name; `cuelight ps --all` lists those that it has")]
+    UnknownModel,
     /// The server refused the request.
     #[error("{0}")]
     Refused(String),
@@ -160,6 +163,9 @@ impl Remote {
         if status.is_success() {
             return Ok(body);
         }
+        if body["error"]["code"] == "model_not_found" {
+            return Err(RemoteError::UnknownModel);
+        }
         Err(body["error"]["message"].as_str().map_or(not_cuelight, |message| RemoteError::Refused(message.to_owned())))
     }
 }
@@ -198,6 +204,8 @@ mod tests {
         let remote = server(None).unwrap();
         let error = |status, body: &str| remote.read(status, body.as_bytes()).unwrap_err().to_string();
         assert_eq!(error(StatusCode::NOT_FOUND, r#"{"error": {"message": "no such model"}}"#), "no such model");
+        let unknown = error(StatusCode::NOT_FOUND, r#"{"error": {"message": "…", "code": "model_not_found"}}"#);
+        assert!(unknown.contains("`cuelight ps --all`"), "{unknown}");
         assert!(error(StatusCode::NOT_FOUND, "<html>").contains("is not a Cuelight server"));
         assert!(error(StatusCode::UNAUTHORIZED, "").contains("needs an API key"));
     }

@@ -14,7 +14,7 @@ use cuelight_engine::load::{LoadOptions, Source};
 use futures_util::future::try_join_all;
 
 use crate::api::{self, ApiKey, ConnectionOptions, LiveOptions, ServerOptions};
-use crate::config::flags::{Flags, HubFlags, ModelFlags, ServerFlags};
+use crate::config::flags::{Flags, ServeFlags};
 use crate::config::{Config, Given, Origin};
 use crate::hub::HubStore;
 use crate::hub::ollama::OllamaName;
@@ -31,6 +31,7 @@ use crate::trace::{self, Tracer};
 
 use super::api_keys::api_keys;
 use super::found_model::FoundModel;
+use super::hints::over_budget;
 use super::model;
 use super::server_memory::{request_memory, response_store};
 use super::{CliError, ConfigSource, Context, async_runtime, open_files, ready};
@@ -39,36 +40,32 @@ use super::{CliError, ConfigSource, Context, async_runtime, open_files, ready};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cuelight serve demo                              on http://127.0.0.1:8080
-  cuelight serve ./model.gguf --host 0.0.0.0 --port 80 --api-key \"$KEY\"
-  cuelight serve org/repo:Q8_0 --alias assistant --ctx-size 8192 --max-seqs 32 --kv-memory 4GiB
-  cuelight serve small=./a.gguf big=org/repo       two models, named small and big
-  cuelight serve --models-dir ./models --memory 8GiB --keep-alive 10m
-                                                   each file there, loaded on its first request
+  cuelight serve demo                                 on port 8080
+  cuelight serve ./model.gguf --host 0.0.0.0 --api-key \"$KEY\"
+  cuelight serve org/repo:Q8_0 --alias assistant --ctx-size 8192
+  cuelight serve small=./a.gguf big=org/repo          two models with names
+  cuelight serve --models-dir ./models --memory 8GiB  loaded on request
 
 Then, from another terminal:
-  curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
-    -d '{\"model\": \"default\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}], \"stream\": true}'
-  cuelight ps                                      the loaded models and their requests
+  curl http://127.0.0.1:8080/v1/chat/completions \\
+    -H 'Content-Type: application/json' \\
+    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'
+  cuelight ps    the loaded models and their requests
 Or chat in a browser: http://127.0.0.1:8080
 
-Endpoints: /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/models, /models, /tokenize, /detokenize, /health, /ready, /metrics,
+Endpoints: /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/models, /models, /tokenize, /detokenize, /health, /ready, /metrics, \
 and Ollama's under /api.")]
 pub struct Args {
     /// The models to load at the start; NAME= sets the name that clients use.
     #[arg(value_name = "[NAME=]MODEL")]
     models: Vec<String>,
     #[command(flatten)]
-    server: Flags<ServerFlags>,
-    #[command(flatten)]
-    model_flags: Flags<ModelFlags>,
-    #[command(flatten)]
-    hub: Flags<HubFlags>,
+    flags: Flags<ServeFlags>,
 }
 
 impl Args {
     pub(super) fn given(&self) -> Given {
-        [self.server.given(), self.model_flags.given(), self.hub.given()].into_iter().flatten().collect()
+        self.flags.given()
     }
 }
 
@@ -88,6 +85,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     // Wrong keys are reported before anything else is done.
     api_keys(config)?;
     let listener = bind(&config.host, config.port)?;
+    let recorder = recorder(config)?;
     let directory = config.models_dir.as_deref().map(|path| models_directory(path, args, context)).transpose()?;
     let named = plan_all(&args.models, context)?;
     let metrics = Exposition::install(config.metrics_compat).map_err(CliError::other)?;
@@ -97,7 +95,6 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let options = LiveOptions::from(server_options(config, process)?);
     let tracer =
         trace::start(config.trace_file.as_deref(), config.otlp_endpoint.as_deref()).map_err(CliError::other)?;
-    let recorder = recorder(config)?;
     let runtime = async_runtime::tokio_runtime()?;
     let served = runtime.block_on(async {
         let mut models = models_options(config, &tracer, &recorder);
@@ -310,6 +307,21 @@ fn check_number(models: &[String], config: &Config) -> Result<(), CliError> {
     Ok(())
 }
 
+/// The names for clients of the models on the command line, with the models.
+fn names<'a>(models: &'a [String], config: &Config) -> Result<Vec<(String, &'a str)>, CliError> {
+    let mut named: Vec<(String, &str)> = Vec::new();
+    for argument in models {
+        let (name, model) = split_name(argument);
+        let id = name.or(config.alias.as_deref()).map_or_else(|| model_id(model), str::to_owned);
+        if named.iter().any(|(other, _)| *other == id) {
+            let advice = format!("two models would have the name {id}; write NAME=MODEL for a distinct name");
+            return Err(CliError::Usage(advice));
+        }
+        named.push((id, model));
+    }
+    Ok(named)
+}
+
 /// Plans the models of the command line one after the other, each in the memory that the ones before it leave free.
 fn plan_all(models: &[String], context: &Context) -> Result<Vec<NamedModel>, CliError> {
     let config = &context.config;
@@ -317,18 +329,15 @@ fn plan_all(models: &[String], context: &Context) -> Result<Vec<NamedModel>, Cli
     let budget = config.memory.map(|size| size.0);
     let mut held_bytes = 0;
     let mut named: Vec<NamedModel> = Vec::new();
-    for argument in models {
-        let (name, model) = split_name(argument);
-        let id = name.or(config.alias.as_deref()).map_or_else(|| model_id(model), str::to_owned);
-        if named.iter().any(|other| other.id == id) {
-            let advice = format!("two models would have the name {id}; write NAME=MODEL for a distinct name");
-            return Err(CliError::Usage(advice));
-        }
-        let limit = Machine::now().limit(budget, held_bytes);
+    for (id, model) in names(models, config)? {
+        let machine = Machine::now();
+        let limit = machine.limit(budget, held_bytes);
+        let is_by_budget = budget.is_some() && limit != machine.limit(None, held_bytes);
         // The plan of the first model includes it, so that the others leave it free.
         let request_bytes =
             if named.is_empty() { request_memory(config).saturating_add(response_store(config)) } else { 0 };
-        let (factory, planned) = model::plan_within(model, limit, request_bytes, context)?;
+        let planned = model::plan_within(model, limit, request_bytes, context);
+        let (factory, planned) = planned.map_err(|error| if is_by_budget { over_budget(error) } else { error })?;
         held_bytes += planned.memory().host_bytes();
         if factory.adapter_names().contains(&id) {
             return Err(CliError::Usage(format!("the model and an adapter would have the name {id}")));

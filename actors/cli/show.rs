@@ -12,17 +12,17 @@ use super::hints::explain_load;
 use super::terminal::{Align, print, table};
 use super::tuning::Tuned;
 use super::{CliError, Context, model};
-use crate::config::flags::{Flags, HubFlags, ModelFlags};
+use crate::config::flags::{Flags, ModelFlags};
 use crate::config::{ByteSize, Given};
 
 /// Show a model's metadata, tensors and memory plan.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cuelight show demo                                  metadata and memory plan
-  cuelight show ./model.gguf --tensors                also every tensor
-  cuelight show ./model.gguf --ctx-size 32768         the memory of a long context
-  cuelight show ./model.gguf --json | jq .metadata    for a program")]
+  cuelight show demo                           metadata and memory plan
+  cuelight show ./model.gguf --tensors         also every tensor
+  cuelight show ./model.gguf --ctx-size 32768  memory of a long context
+  cuelight show ./model.gguf --json            for a program")]
 pub struct Args {
     /// The model.
     #[arg(value_name = "MODEL")]
@@ -34,14 +34,12 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    model_flags: Flags<ModelFlags>,
-    #[command(flatten)]
-    hub: Flags<HubFlags>,
+    flags: Flags<ModelFlags>,
 }
 
 impl Args {
     pub(super) fn given(&self) -> Given {
-        [self.model_flags.given(), self.hub.given()].into_iter().flatten().collect()
+        self.flags.given()
     }
 }
 

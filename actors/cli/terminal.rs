@@ -7,9 +7,10 @@ use std::time::{Duration, SystemTime};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::error::CliError;
+use super::word_wrap::WordWrap;
 use crate::config::{ByteSize, Color};
 use crate::core::printable::printable;
-use crate::hub;
+use crate::{hub, logging};
 
 /// What the standard streams are connected to.
 #[derive(Debug, Clone, Copy)]
@@ -41,10 +42,13 @@ impl Terminal {
         size.map(|(width, _)| usize::from(width.0))
     }
 
-    /// Writes a line to standard error.
+    /// Writes a line to standard error, broken between words if that is a terminal; in a log of JSON, a line of that.
     pub fn notice(&self, text: &str) {
+        if logging::is_json() {
+            return logging::notice(text);
+        }
         // A failure to write to standard error cannot be reported anywhere.
-        let _ = writeln!(io::stderr(), "{}", self.dim(&printable(text)));
+        let _ = writeln!(io::stderr(), "{}", self.dim(&wrapped(&printable(text), error_columns())));
     }
 
     /// The text in a faint colour.
@@ -145,6 +149,20 @@ pub fn print_styled(text: &str) -> Result<(), CliError> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CliError::Output)
 }
 
+/// Columns of the terminal on standard error; `None` if that is not a terminal.
+fn error_columns() -> Option<usize> {
+    let error = io::stderr();
+    let size = error.is_terminal().then(|| terminal_size::terminal_size_of(&error)).flatten();
+    size.map(|(width, _)| usize::from(width.0))
+}
+
+/// The text with lines of at most this many columns, broken between words.
+fn wrapped(text: &str, columns: Option<usize>) -> String {
+    let mut wrap = WordWrap::new(columns);
+    wrap.push(text);
+    wrap.finish()
+}
+
 /// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
@@ -230,6 +248,15 @@ mod tests {
     fn columns_are_as_wide_as_their_widest_cell() {
         let rows = vec![vec!["a".to_owned(), "12".to_owned()], vec!["long".to_owned(), "3".to_owned()]];
         assert_eq!(table(&[("X", Align::Left), ("N", Align::Right)], &rows), "X      N\na     12\nlong   3\n");
+    }
+
+    #[test]
+    fn a_notice_is_broken_between_words() {
+        assert_eq!(
+            wrapped("memory plan\n  total  1 GiB of memory", Some(16)),
+            "memory plan\n  total  1 GiB\nof memory"
+        );
+        assert_eq!(wrapped("a sentence without a terminal", None), "a sentence without a terminal");
     }
 
     #[test]

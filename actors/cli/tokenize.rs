@@ -17,9 +17,9 @@ use crate::config::flags::{Flags, HubFlags};
 #[command(after_help = "\
 Examples:
   cuelight tokenize demo \"Hello world\"
-  cuelight tokenize demo --pieces \"Hello world\"      with the text of each token
-  cuelight tokenize ggml-vocab.gguf --file book.txt  a file without weights is enough
-  git diff | cuelight tokenize demo | jq length      the number of tokens of a diff")]
+  cuelight tokenize demo --pieces \"Hello world\"  with the text of tokens
+  cuelight tokenize vocab.gguf --file book.txt   weights are not needed
+  git diff | cuelight tokenize demo | jq length  how long is a diff?")]
 pub struct Args {
     /// The model.
     #[arg(value_name = "MODEL")]

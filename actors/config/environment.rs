@@ -5,12 +5,15 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use super::error::{ConfigError, Given, Origin, nearest};
-use super::home::Home;
+use super::home::{Home, substitute_home};
 use super::settings::{PREFIX, SETTINGS};
 use super::value::Raw;
 
 /// Standard variables that name the user's directories.
 const DIRECTORIES: &[&str] = &["HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"];
+
+/// The variable that names the configuration file, without [`PREFIX`].
+const CONFIG_FILE: &str = "CONFIG";
 
 /// Variables that name proxies, in capitals. Downloads use both spellings.
 const PROXIES: &[&str] = &["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"];
@@ -39,12 +42,19 @@ impl Environment {
             // The XDG specification requires that relative paths are ignored.
             path.is_absolute().then_some(path)
         });
-        let home = home.unwrap_or_else(std::env::temp_dir);
+        let below = |folder| home.clone().unwrap_or_else(substitute_home).join(folder);
         Home {
-            config: config.unwrap_or_else(|| home.join(".config")),
-            cache: cache.unwrap_or_else(|| home.join(".cache")),
-            state: state.unwrap_or_else(|| home.join(".local/state")),
+            config: config.or_else(|| Some(home.as_ref()?.join(".config"))),
+            cache: cache.unwrap_or_else(|| below(".cache")),
+            state: state.unwrap_or_else(|| below(".local/state")),
         }
+    }
+
+    /// The configuration file that a variable names.
+    #[must_use]
+    pub(super) fn config_file(&self) -> Option<PathBuf> {
+        let value = self.variables.get(&format!("{PREFIX}{CONFIG_FILE}")).filter(|value| !value.is_empty());
+        value.map(PathBuf::from)
     }
 
     /// The directories that the system searches for programs.
@@ -85,7 +95,8 @@ impl Environment {
     /// A warning for each unknown `CUELIGHT_…` variable whose name is similar to a setting's. Other unknown names may belong
     /// to the user's scripts.
     pub(super) fn misspelt_variables(&self) -> Vec<String> {
-        let known: Vec<String> = SETTINGS.iter().map(|setting| setting.name.to_uppercase()).collect();
+        let settings = SETTINGS.iter().map(|setting| setting.name.to_uppercase());
+        let known: Vec<String> = settings.chain([CONFIG_FILE.to_owned()]).collect();
         let names = self.variables.keys().filter_map(|name| name.strip_prefix(PREFIX));
         names
             .filter(|name| !known.iter().any(|known| known == name))
@@ -103,6 +114,8 @@ fn value_of(name: &str, text: &str) -> Option<Raw> {
         _ if text.is_empty() => None,
         // Any value means no colour.
         "NO_COLOR" => Some(Raw::Text("never".to_owned())),
+        // A terminal without colours. The names of others say nothing about what the user wants.
+        "TERM" => (text == "dumb").then(|| Raw::Text("never".to_owned())),
         _ => Some(Raw::Text(text.to_owned())),
     }
 }

@@ -81,6 +81,9 @@ pub enum ConfigError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The directory that a user without a home would use.
+    #[error("HOME is not set, and other users can write to {}, which would take its place; set HOME", .0.display())]
+    SharedDirectory(PathBuf),
     /// An environment variable that is not text.
     #[error("environment variable {0} is not valid UTF-8")]
     NotText(String),

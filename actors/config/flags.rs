@@ -10,41 +10,43 @@ use super::error::{Given, Origin};
 use super::settings::{Config, SETTINGS, Section, Setting};
 use super::value::{Raw, ValueKind};
 
-/// A section as a type, so that a command can name the flags that it accepts.
-pub trait FlagSection {
-    /// The section.
-    const SECTION: Section;
+/// Sections as a type, so that a command can name the flags that it accepts.
+pub trait FlagSections {
+    /// The sections, in the order of the help.
+    const SECTIONS: &'static [Section];
     /// Whether the flags may also follow a subcommand.
     const GLOBAL: bool = false;
 }
 
-/// Declares a [`FlagSection`] for a section.
-macro_rules! flag_section {
-    ($($(#[doc = $doc:literal])+ $name:ident = $section:ident, global = $global:literal;)+) => { $(
+/// Declares a [`FlagSections`] for some sections.
+macro_rules! flag_sections {
+    ($($(#[doc = $doc:literal])+ $name:ident = [$($section:ident),+], global = $global:literal;)+) => { $(
         $(#[doc = $doc])+
         #[derive(Debug, Clone)]
         pub struct $name;
-        impl FlagSection for $name {
-            const SECTION: Section = Section::$section;
+        impl FlagSections for $name {
+            const SECTIONS: &'static [Section] = &[$(Section::$section),+];
             const GLOBAL: bool = $global;
         }
     )+ };
 }
 
-flag_section! {
-    /// `--ctx-size`, `--threads` …
-    ModelFlags = Model, global = false;
-    /// `--host`, `--port` …
-    ServerFlags = Server, global = false;
-    /// `--temp`, `--seed` …
-    SamplingFlags = Sampling, global = false;
-    /// `--offline`
-    HubFlags = Hub, global = false;
-    /// `--log-level` …
-    OutputFlags = Output, global = true;
+flag_sections! {
+    /// The flags of `cuelight run`.
+    RunFlags = [Sampling, Model, Hub], global = false;
+    /// The flags of `cuelight serve`.
+    ServeFlags = [Server, Model, Hub], global = false;
+    /// The flags of commands that plan or load a model by all of its settings.
+    ModelFlags = [Model, Hub], global = false;
+    /// The flags of other commands that need a model.
+    HubFlags = [Hub], global = false;
+    /// The flags of all commands.
+    OutputFlags = [Output], global = true;
+    /// The flags of all sections that are not those of all commands.
+    AllFlags = [Model, Server, Sampling, Hub], global = false;
 }
 
-/// The flags of a section that were given.
+/// The flags of some sections that were given.
 #[derive(Debug, Clone)]
 pub struct Flags<S> {
     given: Given,
@@ -59,11 +61,17 @@ impl<S> Flags<S> {
     }
 }
 
-fn settings_of<S: FlagSection>() -> impl Iterator<Item = &'static Setting> {
-    SETTINGS.iter().filter(|setting| setting.section == S::SECTION && setting.has_flag)
+/// The settings in the order of the help: clap shows headings in the order of their first flags, and "Advanced" is the last.
+fn settings_of<S: FlagSections>() -> impl Iterator<Item = &'static Setting> {
+    let of = |section: &'static Section| {
+        SETTINGS.iter().filter(move |setting| setting.section == *section && setting.has_flag)
+    };
+    let all =
+        move |is_advanced| S::SECTIONS.iter().flat_map(of).filter(move |setting| setting.is_advanced == is_advanced);
+    all(false).chain(all(true))
 }
 
-impl<S: FlagSection> clap::Args for Flags<S> {
+impl<S: FlagSections> clap::Args for Flags<S> {
     fn augment_args(command: Command) -> Command {
         // The help shows the defaults of a user without any XDG variables.
         let defaults = Config::defaults(&Environment::default().home());
@@ -75,7 +83,7 @@ impl<S: FlagSection> clap::Args for Flags<S> {
     }
 }
 
-impl<S: FlagSection> clap::FromArgMatches for Flags<S> {
+impl<S: FlagSections> clap::FromArgMatches for Flags<S> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let given = settings_of::<S>()
             .filter(|setting| matches.value_source(setting.name) == Some(ValueSource::CommandLine))
@@ -95,8 +103,7 @@ const ADVANCED: &str = "Advanced";
 
 fn arg(setting: &'static Setting, defaults: &Config, global: bool) -> Arg {
     let action = match setting.kind {
-        ValueKind::Switch => ArgAction::SetTrue,
-        ValueKind::Single => ArgAction::Set,
+        ValueKind::Switch | ValueKind::Single => ArgAction::Set,
         ValueKind::List => ArgAction::Append,
     };
     let arg = Arg::new(setting.name)
@@ -105,14 +112,15 @@ fn arg(setting: &'static Setting, defaults: &Config, global: bool) -> Arg {
         .help_heading(if setting.is_advanced { ADVANCED } else { setting.section.heading() })
         .hide_short_help(setting.is_advanced)
         .global(global)
-        .action(action);
+        .action(action)
+        .value_parser(move |text: &str| (setting.check)(&Raw::Text(text.to_owned())).map(|()| text.to_owned()));
     match setting.kind {
-        ValueKind::Switch => arg,
+        // Alone it turns the setting on. What follows it without an equals sign is another argument.
+        ValueKind::Switch => {
+            arg.value_name("true|false").num_args(0..=1).require_equals(true).default_missing_value("true")
+        }
         // The check of the value explains `-1` better than clap's "unexpected argument".
-        _ => arg
-            .value_name(setting.value_name)
-            .allow_negative_numbers(true)
-            .value_parser(move |text: &str| (setting.check)(&Raw::Text(text.to_owned())).map(|()| text.to_owned())),
+        _ => arg.value_name(setting.value_name).allow_negative_numbers(true),
     }
 }
 
@@ -126,8 +134,9 @@ fn help(setting: &Setting, defaults: &Config) -> String {
 
 fn raw(setting: &Setting, matches: &ArgMatches) -> Raw {
     match setting.kind {
-        ValueKind::Switch => Raw::Boolean(matches.get_flag(setting.name)),
-        ValueKind::Single => Raw::Text(matches.get_one::<String>(setting.name).cloned().unwrap_or_default()),
+        ValueKind::Switch | ValueKind::Single => {
+            Raw::Text(matches.get_one::<String>(setting.name).cloned().unwrap_or_default())
+        }
         ValueKind::List => {
             let values = matches.get_many::<String>(setting.name).unwrap_or_default();
             Raw::List(values.map(|value| Raw::Text(value.clone())).collect())

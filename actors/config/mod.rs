@@ -75,10 +75,12 @@ pub fn of_text(path: &Path, text: &str) -> Result<Config, ConfigError> {
 
 /// Builds the configuration: defaults, then the file, then the environment, then flags.
 ///
-/// `explicit_file` must exist. Without it, the user's `cuelight/config.toml` is read if it exists.
+/// `explicit_file`, or else the file that the environment names, must exist. Without them, the user's
+/// `cuelight/config.toml` is read if it exists.
 ///
 /// # Errors
-/// [`ConfigError`] for an unreadable or wrong file, an unknown key, or a bad value anywhere.
+/// [`ConfigError`] for an unreadable or wrong file, an unknown key, a bad value anywhere, or directories that other users
+/// can write.
 pub fn resolve(
     explicit_file: Option<PathBuf>,
     environment: &Environment,
@@ -86,8 +88,8 @@ pub fn resolve(
 ) -> Result<Resolved, ConfigError> {
     let home = environment.home();
     let mut config = Config::defaults(&home);
-    let path = explicit_file.or_else(|| {
-        let path = home.config("cuelight").join("config.toml");
+    let path = explicit_file.or_else(|| environment.config_file()).or_else(|| {
+        let path = home.config("cuelight")?.join("config.toml");
         path.is_file().then_some(path)
     });
     if let Some(path) = &path {
@@ -95,5 +97,16 @@ pub fn resolve(
     }
     config.apply(environment.given()?)?;
     config.apply(flags)?;
+    check_directories(&config)?;
     Ok(Resolved { config, file: path, warnings: environment.misspelt_variables() })
+}
+
+/// Refuses directories for a user without a home that another user could have filled.
+fn check_directories(config: &Config) -> Result<(), ConfigError> {
+    let substitute = home::substitute_home();
+    let mut used = [&config.cache_dir, &config.hf_home, &config.history_file].into_iter();
+    if used.any(|path| path.starts_with(&substitute)) && !home::is_private(&substitute) {
+        return Err(ConfigError::SharedDirectory(substitute));
+    }
+    Ok(())
 }

@@ -34,7 +34,7 @@ pub enum Section {
     Model,
     /// How requests are scheduled and served over HTTP.
     Server,
-    /// How `cuelight run` chooses tokens.
+    /// How tokens are chosen where a request or a chat does not say it.
     Sampling,
     /// Where models come from and where they are stored.
     Hub,
@@ -181,7 +181,7 @@ settings! { |home|
         max_seqs: NonZeroUsize = count(16), "N";
         /// Most tokens computed in one step, prompt tokens and decoding requests together.
         max_batched_tokens: NonZeroUsize = count(512), "TOKENS", advanced = true;
-        /// Memory for the KV cache (the keys and values of all tokens so far), like 2GiB; if not set, enough for all requests that are computed at the same time, as far as memory is free.
+        /// Memory for the KV cache (the keys and values of all tokens so far), like 2GiB; if not set, enough for one whole context and up to 1024 tokens of each further request, as far as memory is free.
         kv_memory: Option<ByteSize> = None, "SIZE";
         /// Host memory, like 8GiB, for copies of KV cache blocks that the KV cache has no room for, of each model; a later prompt with the same beginning loads them instead of computing them again; if not set, none.
         kv_host_memory: Option<ByteSize> = None, "SIZE";
@@ -223,7 +223,7 @@ settings! { |home|
         deterministic: bool = false, "", advanced = true;
         /// CPU instruction set to use: auto, scalar, avx2, avx2-integer, avx-vnni, avx512-vnni, amx-int8, neon, neon-integer, neon-dot or neon-i8mm.
         kernel: Option<Kernel> = None, "KERNEL", advanced = true;
-        /// When to measure what the CPU kernels adapt to this CPU, which takes half a second: auto (at the first start; the result is kept in `cache_dir`) or off.
+        /// When to measure which settings of the CPU kernels are fastest on this CPU, which takes half a second: auto (at the first start; the result is kept in `cache_dir`) or off.
         calibrate: CalibrateMode = CalibrateMode::Auto, "WHEN", advanced = true;
         /// Bits to which integer kernels round the inputs of matrix products: 15, or 8, which is faster with many rows and less exact.
         activation_bits: ActivationBits = ActivationBits::Fifteen, "BITS", advanced = true;
@@ -231,11 +231,11 @@ settings! { |home|
         lora: Vec<String> = Vec::new(), "NAME=PATH";
         /// How many adapters may be in memory at the same time; if not set, those of `lora`, or 8 where clients may load adapters.
         lora_slots: Option<NonZeroUsize> = None, "N", advanced = true;
-        /// Largest rank of an adapter, for which memory is reserved; if not set, that of those of `lora`, and at least 64 where clients may load adapters.
+        /// Largest rank of an adapter, for which memory is reserved; if not set, the largest rank among the adapters of `lora`, and at least 64 where clients may load adapters.
         lora_max_rank: Option<NonZeroUsize> = None, "N", advanced = true;
-        /// Reserve memory for adapters that change the token embedding or the output head, which one of `lora` does by itself.
+        /// Reserve memory for adapters that change the token embedding or the output head; not needed if an adapter of `lora` changes them.
         lora_vocabulary: bool = false, "", advanced = true;
-        /// Reserve memory for adapters that change routed experts, which one of `lora` does by itself.
+        /// Reserve memory for adapters that change routed experts; not needed if an adapter of `lora` changes them.
         lora_experts: bool = false, "", advanced = true;
         /// Small model with the same vocabulary that drafts tokens, which the model then verifies several at a time, or mtp for the model's own layer for multi-token prediction; the text is the same.
         draft: Option<String> = None, "MODEL";
@@ -313,7 +313,7 @@ settings! { |home|
         idle_timeout: Duration = ConnectionOptions::default().idle_timeout, "TIME", advanced = true;
         /// Which requests share the server as one client: key (those with the same API key, or from the same address) or user (also the same `user` field, if you trust the callers with it).
         client_identity: ClientIdentity = ClientIdentity::Key, "WHAT", advanced = true;
-        /// Lowest `priority` that a request may have (lower values run first); lower ones are raised to it.
+        /// Most urgent `priority` that a request may have; lower numbers are more urgent, and a lower number is replaced by this one.
         highest_priority: i32 = 0, "N", advanced = true;
         /// Longest pause in milliseconds between two tokens of an answer that the processing of other prompts may cause; if not set, some pauses are up to twice as long as without prompts.
         itl_target_ms: Option<NonZeroUsize> = None, "MS", advanced = true;
@@ -361,9 +361,9 @@ settings! { |home|
         top_p: Probability = Probability(0.95), "P";
         /// Skip tokens that are less likely than P times the most likely one; 0 turns this off.
         min_p: Probability = Probability(0.05), "P";
-        /// Seed of the random choice; the same seed gives the same answer.
+        /// Seed of the random choice in `cuelight run`; the same seed gives the same answer.
         seed: Option<u64> = None, "N";
-        /// Longest answer in tokens; if not set, until the model ends it or the context is full.
+        /// Longest answer of `cuelight run` in tokens; if not set, until the model ends it or the context is full.
         max_tokens: Option<NonZeroUsize> = None, "N";
         /// System prompt: instructions that the model reads before the conversation.
         system: Option<String> = None, "TEXT";
@@ -385,12 +385,12 @@ settings! { |home|
         cache_dir: PathBuf = home.cache("cuelight"), "DIR", has_flag = false;
     }
     Output {
-        /// Least severe messages to log: error, warn, info, debug or trace; or filters like cuelight=debug.
+        /// Least severe messages to log: error, warn, info, debug, trace or off; or filters like cuelight=debug; without this setting, commands other than `serve` log warnings and errors only.
         log_level: LogLevel = LogLevel::default(), "LEVEL";
         /// Format of log lines: text or json.
         log_format: LogFormat = LogFormat::Text, "FORMAT";
         /// When to use colours on the terminal: auto, always or never.
-        color: Color = Color::Auto, "WHEN", also &["NO_COLOR"];
+        color: Color = Color::Auto, "WHEN", also &["NO_COLOR", "TERM"];
         /// File for the input history of `cuelight run`; an empty name turns the history off.
         history_file: PathBuf = home.state("cuelight").join("history"), "FILE", has_flag = false;
     }

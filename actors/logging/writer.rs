@@ -115,8 +115,8 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-/// Writes a line for people to standard error. Never waits and never fails.
-pub fn notice(line: &str) {
+/// Writes a line of text to standard error. Never waits and never fails.
+pub(super) fn line(line: &str) {
     LogWriter::of_process().line(format!("{}\n", printable(line)).into_bytes());
 }
 

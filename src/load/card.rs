@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::error::LoadError;
-use super::recommended::Recommended;
+use super::options::LoadOptions;
 use crate::checkpoint::Checkpoint;
 use crate::embedding::EmbeddingSpec;
 use crate::model::describe::{LayerGroup, groups};
@@ -37,7 +37,7 @@ pub struct ModelCard {
     pub embedding: EmbeddingSpec,
     /// How it denoises blocks of tokens, if it generates these.
     pub denoising: Option<DenoisingRule>,
-    /// How the publisher recommends to sample, unless the load ignores it.
+    /// How to sample where a request says nothing, with the warnings about what the publisher recommends.
     pub sampling: RecommendedSampling,
     /// Texts that end an answer, where a request names none.
     pub stop: Vec<String>,
@@ -46,12 +46,13 @@ pub struct ModelCard {
 }
 
 impl ModelCard {
-    /// Reads the facts from a file, the model built from it, and what is recommended next to it.
+    /// Reads the facts from a file, the model built from it, and the options that it is loaded with.
     pub(super) fn read(
         checkpoint: &dyn Checkpoint,
         model: &ModelGraph,
-        recommended: &Recommended,
+        options: &LoadOptions,
     ) -> Result<Self, LoadError> {
+        let LoadOptions { recommended, defaults, .. } = options;
         let mut bytes_of_format: Vec<(String, u64)> = Vec::new();
         for tensor in checkpoint.tensors() {
             let format = tensor.format().map_or_else(|| format!("type {}", tensor.ggml_type), |f| f.name().to_owned());
@@ -75,11 +76,20 @@ impl ModelCard {
             prediction: prediction(checkpoint),
             embedding: model.embedding,
             denoising: model.hyperparameters.denoising,
-            sampling: recommended.sampling_over(checkpoint.sampling()),
+            sampling: sampling(checkpoint, options),
             stop: recommended.stop.clone(),
-            system: recommended.system.clone(),
+            system: defaults.system.clone().or_else(|| recommended.system.clone()),
         })
     }
+}
+
+/// How to sample where a request says nothing.
+fn sampling(checkpoint: &dyn Checkpoint, options: &LoadOptions) -> RecommendedSampling {
+    let RecommendedSampling { stated, warnings } = match options.ignore_model_sampling {
+        true => RecommendedSampling::default(),
+        false => options.recommended.sampling_over(checkpoint.sampling()),
+    };
+    RecommendedSampling { stated: options.defaults.sampling.or(stated), warnings }
 }
 
 /// The layer that predicts one more token. That it cannot be built matters only to those who load it.

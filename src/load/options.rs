@@ -6,7 +6,7 @@ use cuelight_shaders::attention::KvType;
 use cuelight_shaders::cpu::{ActivationBits, Kernel};
 use cuelight_shaders::tuning::Tuning;
 
-use super::recommended::Recommended;
+use super::recommended::{Recommended, RequestDefaults};
 use crate::backend::cpu::{self, SharedObserver};
 use crate::backend::vulkan::VulkanOptions;
 use crate::checkpoint::{self, Checkpoint, OpenError};
@@ -48,11 +48,20 @@ impl Source {
     }
 }
 
+/// A chat template from a file of its own.
+#[derive(Debug, Clone)]
+pub struct GivenTemplate {
+    /// The file, for messages.
+    pub path: PathBuf,
+    /// The template.
+    pub source: String,
+}
+
 /// Which chat template to use, and how to render it.
 #[derive(Debug, Clone, Default)]
 pub struct ChatTemplateOptions {
     /// A template to use instead of the file's.
-    pub source: Option<String>,
+    pub given: Option<GivenTemplate>,
     /// The program that renders; `None` to render in this process, where nothing bounds a template's memory.
     pub worker: Option<WorkerProgram>,
     /// Whether the spellings of special tokens in untrusted messages become special tokens.
@@ -144,6 +153,8 @@ pub struct LoadOptions {
     pub recommended: Recommended,
     /// Whether to ignore how the publisher of the model recommends to sample.
     pub ignore_model_sampling: bool,
+    /// What applies where a request says nothing, before what the publisher of the model recommends.
+    pub defaults: RequestDefaults,
     /// On the CPU: what sees the inputs of all matrices; `None` for nothing.
     pub observer: Option<SharedObserver>,
     /// Whether to measure each op of each step ([`StepOutput::ops`](crate::engine::StepOutput::ops)).
@@ -186,6 +197,7 @@ impl LoadOptions {
             chat_template: ChatTemplateOptions::default(),
             recommended: Recommended::default(),
             ignore_model_sampling: false,
+            defaults: RequestDefaults::default(),
             observer: None,
             profile_ops: false,
         }

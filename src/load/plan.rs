@@ -28,7 +28,6 @@ use crate::mapped_file::ModelFiles;
 use crate::memory::{self, MemoryPlan, MemoryRequest, StateSlots};
 use crate::model::layer::{DeltaLayer, MixerSpec};
 use crate::model::{BuildOptions, ModelGraph, Section};
-use crate::sample::RecommendedSampling;
 use crate::synthetic::generate::PendingWeights;
 
 /// A model ready to run.
@@ -110,10 +109,7 @@ pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
     let (checkpoint, pending_weights) = options.source.open()?;
     let model = ModelGraph::build_with(&*checkpoint, &build_options(options))?;
     check_canvases(&model, &*checkpoint, options)?;
-    let mut card = ModelCard::read(&*checkpoint, &model, &options.recommended)?;
-    if options.ignore_model_sampling {
-        card.sampling = RecommendedSampling::default();
-    }
+    let card = ModelCard::read(&*checkpoint, &model, options)?;
     let mut limits = limits(&model, options);
     let adapters = options.adapters.map(|limits| Arc::new(adapter_model(&model, limits)));
     let adapter_bytes = adapters.as_ref().map_or(0, |adapters| adapters.reserved_bytes());

@@ -1,6 +1,6 @@
-//! What the publisher of a model recommends next to its file.
+//! What applies where a request says nothing: what the publisher of a model recommends, and what comes before it.
 
-use crate::sample::RecommendedSampling;
+use crate::sample::{PartialSampling, RecommendedSampling};
 
 /// What the publisher of a model recommends next to its file. The default is nothing.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -9,6 +9,15 @@ pub struct Recommended {
     pub sampling: RecommendedSampling,
     /// Texts that end an answer, where a request names none.
     pub stop: Vec<String>,
+    /// Instructions before a conversation that begins without any.
+    pub system: Option<String>,
+}
+
+/// What applies where a request says nothing. The default is nothing.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RequestDefaults {
+    /// How to sample.
+    pub sampling: PartialSampling,
     /// Instructions before a conversation that begins without any.
     pub system: Option<String>,
 }

@@ -43,9 +43,10 @@ pub fn chat_template(
     tokenizer: &Tokenizer,
 ) -> Result<Option<ChatTemplate>, LoadError> {
     // A given template replaces all templates of the file.
-    let (source, tool_use) = match &options.source {
-        Some(given) => (Some(given.as_str()), None),
+    let (path, source, tool_use) = match &options.given {
+        Some(given) => (&*given.path, Some(given.source.as_str()), None),
         None => (
+            checkpoint.path(),
             checkpoint.optional_str("tokenizer.chat_template")?,
             checkpoint.optional_str("tokenizer.chat_template.tool_use")?,
         ),
@@ -58,7 +59,7 @@ pub fn chat_template(
         eos_token: text(tokenizer.eos()),
     });
     let compiled = definition.map(|definition| compile(definition, options, tokenizer)).transpose();
-    compiled.map_err(|source| LoadError::ChatTemplate { path: checkpoint.path().to_owned(), source })
+    compiled.map_err(|source| LoadError::ChatTemplate { path: path.to_owned(), source })
 }
 
 fn compile(

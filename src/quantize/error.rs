@@ -23,7 +23,7 @@ pub enum QuantizeError {
     Pattern { pattern: String, source: Box<regex::Error> },
     #[error(
         "{}: tensor {tensor:?} is quantized already, in {format}; quantizing it again loses precision: start from an F16, BF16 \
-         or F32 model, or allow it",
+         or F32 model",
         path.display()
     )]
     AlreadyQuantized { path: PathBuf, tensor: String, format: Format },
@@ -31,6 +31,8 @@ pub enum QuantizeError {
     Tensor { path: PathBuf, tensor: String, source: cuelight_shaders::quantize::QuantizeError },
     #[error("{}: tensor {tensor:?} has rows of {columns} values, which is not a multiple of {format}'s block", path.display())]
     Ragged { path: PathBuf, tensor: String, columns: u64, format: Format },
+    #[error("{}: no matrix has a name that matches the pattern {pattern:?}", path.display())]
+    UnusedPattern { path: PathBuf, pattern: String },
     #[error("{}: not an importance matrix: {reason}", path.display())]
     NotImportance { path: PathBuf, reason: String },
     #[error(

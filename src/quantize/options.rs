@@ -41,6 +41,12 @@ impl Override {
     pub fn applies(&self, tensor: &str) -> bool {
         self.pattern.is_match(tensor)
     }
+
+    /// The regular expression.
+    #[must_use]
+    pub fn pattern(&self) -> &str {
+        self.pattern.as_str()
+    }
 }
 
 impl FromStr for Override {

@@ -4,7 +4,7 @@ use cuelight_shaders::quant::Format;
 use cuelight_shaders::quantize::is_target;
 
 use super::error::QuantizeError;
-use super::options::QuantizeOptions;
+use super::options::{Override, QuantizeOptions};
 use crate::checkpoint::{Checkpoint, TensorInfo};
 use crate::quantization_recipe::{Matrix, ModelFacts, Role, fitting, keeps_format, needs_importance};
 
@@ -41,6 +41,7 @@ impl<'a> QuantizePlan<'a> {
     pub fn new(checkpoint: &'a dyn Checkpoint, options: &'a QuantizeOptions) -> Result<Self, QuantizeError> {
         let mut plan = QuantizePlan { checkpoint, options, tensors: Vec::new() };
         let rules = Rules::new(checkpoint, options)?;
+        plan.check_overrides()?;
         for tensor in checkpoint.tensors() {
             let planned = plan.plan_tensor(tensor, &rules)?;
             plan.tensors.push(planned);
@@ -99,6 +100,20 @@ impl<'a> QuantizePlan<'a> {
 }
 
 impl QuantizePlan<'_> {
+    /// Checks that each override is for a matrix: a pattern that matches none is a mistake.
+    fn check_overrides(&self) -> Result<(), QuantizeError> {
+        let is_used = |given: &&Override| {
+            self.checkpoint.tensors().iter().any(|tensor| is_matrix(tensor) && given.applies(&tensor.name))
+        };
+        match self.options.overrides.iter().find(|given| !is_used(given)) {
+            None => Ok(()),
+            Some(unused) => Err(QuantizeError::UnusedPattern {
+                path: self.checkpoint.path().to_owned(),
+                pattern: unused.pattern().to_owned(),
+            }),
+        }
+    }
+
     /// Checks that the importance of a tensor belongs to it, and that there is one if the format needs it.
     fn check_importance(&self, tensor: &str, columns: u64, to: Format) -> Result<(), QuantizeError> {
         let importance = self.options.importance.as_ref();
@@ -144,7 +159,7 @@ impl<'a> Rules<'a> {
 
     /// The new format of a tensor.
     fn format(&self, tensor: &TensorInfo, from: Format) -> Result<Format, QuantizeError> {
-        let is_matrix = tensor.dims.len() > 1 && tensor.name.ends_with(".weight");
+        let is_matrix = is_matrix(tensor);
         if let Some(given) = self.options.overrides.iter().find(|given| is_matrix && given.applies(&tensor.name)) {
             return Ok(given.format);
         }
@@ -169,6 +184,11 @@ impl<'a> Rules<'a> {
         let place = self.value_layers.iter().filter(|other| **other < layer).count();
         (place, self.value_layers.len())
     }
+}
+
+/// Whether the format of a tensor can be chosen.
+fn is_matrix(tensor: &TensorInfo) -> bool {
+    tensor.dims.len() > 1 && tensor.name.ends_with(".weight")
 }
 
 /// The layer of a tensor; 0 outside the layers.

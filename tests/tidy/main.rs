@@ -168,14 +168,35 @@ fn broken_links(name: &str, text: &str) -> Vec<String> {
     links.filter(is_broken).map(|link| format!("{name}: {link}")).collect()
 }
 
+/// The documents for users.
+fn documents() -> Vec<(String, String)> {
+    let read = |name: &str| (name.to_owned(), fs::read_to_string(root().join(name)).unwrap());
+    files("docs", ".md").into_iter().chain(["README.md", "CHANGELOG.md"].map(read)).collect()
+}
+
 #[test]
 fn links_between_documents_resolve() {
-    let mut documents = files("docs", ".md");
-    documents.extend(
-        ["README.md", "CHANGELOG.md"].map(|name| (name.to_owned(), fs::read_to_string(root().join(name)).unwrap())),
-    );
-    assert_none("broken links", documents.iter().flat_map(|(name, text)| broken_links(name, text)).collect());
+    assert_none("broken links", documents().iter().flat_map(|(name, text)| broken_links(name, text)).collect());
     assert_eq!(broken_links("README.md", "[a](docs/nothing.md)"), ["README.md: docs/nothing.md"]);
+}
+
+/// The `curl` commands in code blocks that send a body without saying that it is JSON, which servers refuse.
+fn untyped_bodies(name: &str, text: &str) -> Vec<String> {
+    let blocks = text.split("```").skip(1).step_by(2);
+    let commands = blocks.flat_map(|block| block.split("curl ").skip(1)).map(|rest| rest.split("\n\n").next().unwrap());
+    let sends = |command: &&str| command.contains(" -d ") || command.contains(" --data");
+    let is_untyped = |command: &&str| !command.to_lowercase().contains("content-type: application/json");
+    commands.filter(sends).filter(is_untyped).map(|command| format!("{name}: curl {command}")).collect()
+}
+
+#[test]
+fn commands_that_send_json_say_so() {
+    assert_none("untyped", documents().iter().flat_map(|(name, text)| untyped_bodies(name, text)).collect());
+    let typed = "curl a -H 'content-type: application/json' \\\n  -d '{}'";
+    assert_eq!(
+        untyped_bodies("a.md", &format!("```sh\n{typed}\ncurl b -d '{{}}'\n\ncurl c\n```")),
+        ["a.md: curl b -d '{}'"]
+    );
 }
 
 #[test]

@@ -33,18 +33,18 @@ use crate::config::{ByteSize, Given};
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, disable_help_subcommand = true)]
 #[command(after_help = "\
 Every option accepts a list with commas, and every combination is measured:
-  cuelight bench demo                             a prompt of 512 tokens, and 128 tokens generated
-  cuelight bench demo -p 128,512 -n 0 -t 1,2      prompts only, by length and threads
-  cuelight bench demo -pg 512,128 -d 0,4096       prompt and answer together, on an empty cache and at depth
-  cuelight bench demo -p 0 --parallel 1,4,16      one sequence, then several in each step
-  cuelight bench demo -r 10 -o json > bench.json  output for programs
-  cuelight bench demo --roofline --profile        the share of the machine's limits, and the time of each op
-  cuelight bench --synthetic qwen3-8b:q8_0        random weights with the shapes of Qwen3 8B
+  cuelight bench demo                         pp512 and tg128
+  cuelight bench demo -p 128,512 -n 0 -t 1,2  prompts of two lengths
+  cuelight bench demo -pg 512,128 -d 0,4096   prompt and answer, two depths
+  cuelight bench demo -p 0 --parallel 1,4,16  sequences in each step
+  cuelight bench demo -r 10 -o json > a.json  output for programs
+  cuelight bench demo --roofline --profile    the limits, and each op
+  cuelight bench --synthetic qwen3-8b:q8_0    random weights like Qwen3 8B
 
-Each test runs once without timing first. t/s is the mean and the standard deviation of the repetitions. pp is prompt
-processing, tg text generation, and @ d the number of tokens in the cache before timing starts. GB/s counts the weights
-and the KV cache that the steps must at least read, GOPS the model's multiplications and additions. --roofline adds the
-share of the measured limits. Integer kernels compute every product twice unless activations have 8 bits, so they reach
+Each test runs once without timing first. t/s is the mean and the standard deviation of the repetitions. pp is prompt \
+processing, tg text generation, and @ d the number of tokens in the cache before timing starts. GB/s counts the weights \
+and the KV cache that the steps must at least read, GOPS the model's multiplications and additions. --roofline adds the \
+share of the measured limits. Integer kernels compute every product twice unless activations have 8 bits, so they reach \
 at most half of their peak.")]
 pub struct Args {
     #[command(subcommand)]

@@ -52,14 +52,15 @@ use crate::core::error_chain::error_chain;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cuelight compare demo                                      with the llama-bench and llama-server on PATH
+  cuelight compare demo  with the llama-bench and llama-server on PATH
   cuelight compare ./model.gguf --peer ~/llama.cpp/build/bin --rounds 7
-  cuelight compare ./model.gguf --peer llama.cpp/build/bin --peer ik_llama.cpp/build/bin --only prefill,decode,depth
-  cuelight compare ./model.gguf --only serve,memory,start --clients 1,16 -o json > compare.json
+  cuelight compare ./model.gguf --peer llama.cpp --peer ik_llama.cpp
+  cuelight compare ./model.gguf --only prefill,decode,depth
+  cuelight compare ./model.gguf --only serve --clients 1,16 -o json
 
-In each round every contender runs once as a new process; every second round runs in reverse order. A cell shows the
-median over the rounds, with minimum and maximum. A ratio is cuelight's median over the peer's. A peer runs with each
---flash-attn setting, and the better one counts in each row; one that is clearly slower does not run again. A build of
+In each round every contender runs once as a new process; every second round runs in reverse order. A cell shows the \
+median over the rounds, with minimum and maximum. A ratio is cuelight's median over the peer's. A peer runs with each \
+--flash-attn setting, and the better one counts in each row; one that is clearly slower does not run again. A build of \
 ik_llama.cpp repacks the weights (-rtr).")]
 pub struct Args {
     /// The model: a GGUF file that both programs can read.

@@ -66,7 +66,9 @@ fn threads(choices: &Choices) -> String {
     let reason = match (choices.threads_are_set, measured.and_then(|measured| measured.threads)) {
         (true, _) => "set by the configuration".to_owned(),
         (false, Some((reads, products))) => {
-            format!("all are {reads:.2} of half in products of one row, {products:.2} in those of many")
+            format!(
+                "all CPUs are {reads:.2} times as fast as half of them for one row, {products:.2} times for many rows"
+            )
         }
         (false, None) => "all that this process may use".to_owned(),
     };

@@ -27,10 +27,10 @@ use report::Report;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cuelight doctor                  each check with its result, and a remedy for each problem
-  cuelight doctor --calibrate      measure the choices again, for example on a quiet machine
-  cuelight doctor --offline        ask no hub
-  cuelight doctor --json           all fields, for programs
+  cuelight doctor              each check with its result, and remedies
+  cuelight doctor --calibrate  measure the choices again
+  cuelight doctor --offline    ask no hub
+  cuelight doctor --json       all fields, for programs
 
 The exit code is 0 unless Cuelight cannot run here with this configuration.")]
 pub struct Args {

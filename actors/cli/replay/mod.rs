@@ -12,18 +12,18 @@ use super::run::start::{self, Started};
 use super::terminal::print;
 use super::{CliError, Context, async_runtime, model};
 use crate::config::Given;
-use crate::config::flags::{Flags, HubFlags, ModelFlags};
+use crate::config::flags::{Flags, ModelFlags};
 use crate::recording::{self, Entry};
 
 /// Repeat the requests that `cuelight serve --record` wrote, and compare the answers.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cuelight serve ./model.gguf --record ./requests --record-texts    record requests with their texts
-  cuelight replay ./requests ./model.gguf                           repeat them: are all answers the same?
-  cuelight replay ./requests ./model.gguf --pace                    at the times at which they came
+  cuelight serve ./model.gguf --record ./requests --record-texts
+  cuelight replay ./requests ./model.gguf         are all answers the same?
+  cuelight replay ./requests ./model.gguf --pace  at the recorded times
 
-Of requests that were recorded without texts, only the lengths, the times and the common beginnings of prompts are repeated, with
+Of requests that were recorded without texts, only the lengths, the times and the common beginnings of prompts are repeated, with \
 random tokens. The exit code is 1 if an answer differs.")]
 pub struct Args {
     /// The recording: a file, or a directory of files.
@@ -45,14 +45,12 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    model_flags: Flags<ModelFlags>,
-    #[command(flatten)]
-    hub: Flags<HubFlags>,
+    flags: Flags<ModelFlags>,
 }
 
 impl Args {
     pub(super) fn given(&self) -> Given {
-        [self.model_flags.given(), self.hub.given()].into_iter().flatten().collect()
+        self.flags.given()
     }
 }
 

@@ -45,25 +45,40 @@ pub struct AnswerFormat {
 }
 
 impl FormatFlags {
-    /// Reads and compiles the files. In a chat, the grammar has the headers that the model writes before an answer.
+    /// Reads the files, which needs no model.
     ///
     /// # Errors
-    /// [`CliError`] that names the file when it cannot be read or enforced.
-    pub fn read(&self, model: &ServedModel, is_chat: bool) -> Result<AnswerFormat, CliError> {
+    /// [`CliError`] that names the file when it cannot be read.
+    pub fn read(&self) -> Result<AskedFormat, CliError> {
         let grammar = match (&self.json_schema, &self.grammar) {
-            (Some(file), _) => Some((file, schema(file)?)),
-            (None, Some(file)) => Some((file, grammar(file)?)),
+            (Some(file), _) => Some((file.clone(), schema(file)?)),
+            (None, Some(file)) => Some((file.clone(), grammar(file)?)),
             (None, None) => None,
         };
-        let compile = |(file, grammar): (&PathBuf, Grammar)| {
+        Ok(AskedFormat { grammar, variables: self.think.unwrap_or_default().variables() })
+    }
+}
+
+/// What the flags ask for, before it is compiled for a model.
+#[derive(Debug)]
+pub struct AskedFormat {
+    /// The grammar with its file.
+    grammar: Option<(PathBuf, Grammar)>,
+    variables: Map<String, Value>,
+}
+
+impl AskedFormat {
+    /// Compiles the grammar. In a chat, it has the headers that the model writes before an answer.
+    ///
+    /// # Errors
+    /// [`CliError`] that names the file when it cannot be enforced.
+    pub fn compile(self, model: &ServedModel, is_chat: bool) -> Result<AnswerFormat, CliError> {
+        let compile = |(file, grammar): (PathBuf, Grammar)| {
             let grammar = if is_chat { with_headers(grammar, model) } else { grammar };
             let compiled = model.constraints.compile(&grammar);
             compiled.map_err(|error| CliError::Failed(format!("{} cannot be enforced: {error}", file.display())))
         };
-        Ok(AnswerFormat {
-            constraint: grammar.map(compile).transpose()?,
-            variables: self.think.unwrap_or_default().variables(),
-        })
+        Ok(AnswerFormat { constraint: self.grammar.map(compile).transpose()?, variables: self.variables })
     }
 }
 

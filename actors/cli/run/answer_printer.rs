@@ -2,10 +2,10 @@
 
 use super::markdown::Markdown;
 use super::session::Piece;
-use super::style::Style;
-use super::word_wrap::WordWrap;
 use crate::cli::error::CliError;
+use crate::cli::style::Style;
 use crate::cli::terminal::{Terminal, print, print_styled};
+use crate::cli::word_wrap::WordWrap;
 use crate::core::printable::printable;
 
 /// Prints the pieces of one answer. A pipe gets the answer as the model writes it, without its reasoning.

@@ -177,7 +177,7 @@ fn set(text: &str) -> Result<Command, String> {
         _ => {}
     }
     let change = match name {
-        "ctx" | "ctx_size" | "num_ctx" => return integer(name, value).map(Command::SetContext),
+        "ctx" | "ctx_size" | "num_ctx" => return count(name, value).map(Command::SetContext),
         "temperature" | "temp" => Change::Temperature(number(name, value, 0.0, f32::MAX)?),
         "top_k" => Change::TopK(integer(name, value)?),
         "top_p" => Change::TopP(number(name, value, 0.0, 1.0)?),
@@ -207,6 +207,10 @@ fn number(name: &str, text: &str, min: f32, max: f32) -> Result<f32, String> {
 
 fn integer<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{name} must be a whole number, not {text:?}"))
+}
+
+fn count(name: &str, text: &str) -> Result<NonZeroUsize, String> {
+    text.parse().map_err(|_| format!("{name} must be a whole number from 1 up, not {text:?}"))
 }
 
 fn optional<T: std::str::FromStr>(name: &str, text: &str) -> Result<Option<T>, String> {
@@ -288,7 +292,7 @@ mod tests {
         for name in ["ctx", "ctx_size", "num_ctx", "parameter num_ctx"] {
             assert_eq!(set_to(&format!("{name} 4096")), expected, "{name}");
         }
-        assert!(matches!(set_to("ctx 0"), Line::Wrong(_)));
+        assert_eq!(set_to("ctx 0"), Line::Wrong("ctx must be a whole number from 1 up, not \"0\"".to_owned()));
     }
 
     #[test]

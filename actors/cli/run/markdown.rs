@@ -4,8 +4,8 @@
 //! Tables, links and HTML are printed as the model writes them.
 
 use super::block_start::{BlockStart, block_start, is_fence_end};
-use super::style::Style;
-use super::word_wrap::WordWrap;
+use crate::cli::style::Style;
+use crate::cli::word_wrap::WordWrap;
 
 /// The state of a text that is being rendered. The result does not depend on the pieces in which the text arrives.
 #[derive(Debug, Default)]

@@ -8,8 +8,7 @@
 //! - [`prompt_bar`]: shows how much of a long prompt is computed
 //! - [`sampling`]: how tokens are chosen
 //! - [`answer_format`]: what the user asks of every answer
-//! - [`answer_printer`] with [`markdown`], [`block_start`], [`style`] and [`word_wrap`]: prints the answer, wrapped at the
-//!   width of the terminal
+//! - [`answer_printer`] with [`markdown`] and [`block_start`]: prints the answer, wrapped at the width of the terminal
 
 mod answer_format;
 mod answer_printer;
@@ -23,8 +22,6 @@ mod repl;
 mod sampling;
 mod session;
 pub mod start;
-mod style;
-mod word_wrap;
 
 use std::io::{self, IsTerminal, Read};
 
@@ -33,8 +30,9 @@ use self::session::{Ended, Mode, Session};
 use super::model::PlanDetail;
 use super::terminal::print;
 use super::{CliError, Context, async_runtime};
-use crate::config::Given;
-use crate::config::flags::{Flags, HubFlags, ModelFlags, SamplingFlags};
+use crate::config::flags::{Flags, RunFlags};
+use crate::config::{Given, Origin};
+use crate::pipeline::runtime::ServedModel;
 
 /// The settings that a chat user needs first; `run --help` shows them above the others.
 pub const FIRST_SETTINGS: [&str; 5] = ["system", "temp", "max_tokens", "ctx_size", "device"];
@@ -43,12 +41,12 @@ pub const FIRST_SETTINGS: [&str; 5] = ["system", "temp", "max_tokens", "ctx_size
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cuelight run demo                                 chat; /help lists the commands
-  cuelight run demo Why is the sky blue             one answer
-  cuelight run demo \"Summarize this:\" < letter.txt  the prompt, then the text from standard input
+  cuelight run demo                            chat; /help lists the commands
+  cuelight run demo Why is the sky blue        one answer
+  cuelight run demo \"Summarize:\" < letter.txt  the prompt, then the text
+  cuelight run ./base.gguf --raw Once upon a   continue a text
   git diff | cuelight run org/repo \"Review this:\" --temp 0
-  cuelight run demo \"Name a cat\" --json-schema cat.json   JSON that matches a schema
-  cuelight run ./base-model.gguf --raw Once upon a  continue a text, without a chat template
+  cuelight run demo \"Name a cat\" --json-schema cat.json
 
 Only the answer is written to standard output. Ctrl-C stops an answer; a chat continues after it.")]
 pub struct Args {
@@ -70,16 +68,12 @@ pub struct Args {
     #[command(flatten)]
     format: FormatFlags,
     #[command(flatten)]
-    sampling: Flags<SamplingFlags>,
-    #[command(flatten)]
-    model_flags: Flags<ModelFlags>,
-    #[command(flatten)]
-    hub: Flags<HubFlags>,
+    flags: Flags<RunFlags>,
 }
 
 impl Args {
     pub(super) fn given(&self) -> Given {
-        [self.sampling.given(), self.model_flags.given(), self.hub.given()].into_iter().flatten().collect()
+        self.flags.given()
     }
 }
 
@@ -88,21 +82,20 @@ impl Args {
 /// # Errors
 /// [`CliError`] when there is no prompt, no model or no answer.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
+    if args.raw {
+        check_no_system(context)?;
+    }
+    let format = args.format.read()?;
     let prompt = prompt(&args.prompt)?;
     let context = Context { config: start::for_one_user(context.config.clone()), ..context.clone() };
     let detail = if args.verbose { PlanDetail::Table } else { PlanDetail::Line };
     let tokio = async_runtime::tokio_runtime()?;
     let started = start::start(&args.model, detail, &context, &tokio)?;
-    let mode = if args.raw || started.model.chat_template.is_none() { Mode::Raw } else { Mode::Chat };
-    if mode == Mode::Raw && !args.raw {
-        let notice = "this model has no chat template: it continues your text, as with --raw; --chat-template FILE \
-                      sets a template";
-        context.terminal.notice(notice);
-    }
+    let mode = mode(args, &started.model, &context)?;
+    let format = format.compile(&started.model, mode == Mode::Chat)?;
     let verbose = args.verbose || context.terminal.talks;
-    let format = args.format.read(&started.model, mode == Mode::Chat)?;
     let mut session = Session::new(started, mode, format, &context.config, verbose, context.terminal);
-    session.markdown = mode == Mode::Chat && !args.no_markdown;
+    session.markdown = mode == Mode::Chat && !args.no_markdown && context.terminal.colored;
     let result = match prompt {
         Some(prompt) => answer_once(session, &prompt, &context, &tokio),
         None => repl::chat(session, &args.model, context, &tokio),
@@ -110,6 +103,35 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     // Do not wait for compute threads: their results are no longer needed.
     tokio.shutdown_background();
     result
+}
+
+/// How a text becomes a prompt: as with `--raw` for a model without a chat template, with a notice.
+///
+/// # Errors
+/// [`CliError`] for a model that generates no text, or a system prompt that no template would use.
+fn mode(args: &Args, model: &ServedModel, context: &Context) -> Result<Mode, CliError> {
+    if model.card.embedding.is_only {
+        let advice = "makes embeddings and generates no text; `cuelight serve` answers /v1/embeddings with it";
+        return Err(CliError::Failed(format!("{} {advice}", args.model)));
+    }
+    if model.chat_template.is_some() && !args.raw {
+        return Ok(Mode::Chat);
+    }
+    check_no_system(context)?;
+    if !args.raw {
+        let notice = "this model has no chat template: it continues your text, as with --raw; --chat-template FILE \
+                      sets a template";
+        context.terminal.notice(notice);
+    }
+    Ok(Mode::Raw)
+}
+
+/// Refuses a system prompt of the command line that would be dropped. One of a configuration file is for other models.
+fn check_no_system(context: &Context) -> Result<(), CliError> {
+    match context.config.origin("system") {
+        Origin::Flag(_) => Err(CliError::Usage("--system needs a chat template".to_owned())),
+        _ => Ok(()),
+    }
 }
 
 /// The prompt to answer; `None` to chat.
@@ -143,8 +165,14 @@ fn answer_once(
     print("\n")?;
     session.print_statistics(&ended);
     tokio.block_on(session.stop());
-    match ended {
-        Ended::Interrupted => Err(CliError::Interrupted),
-        Ended::Finished { .. } => Ok(()),
+    match (&ended, session.cut_off(&ended)) {
+        (Ended::Interrupted, _) => Err(CliError::Interrupted),
+        // The beginning of an answer matches no schema and no grammar.
+        (_, Some(reason)) if session.format.constraint.is_some() => Err(CliError::Failed(reason.to_owned())),
+        (_, Some(reason)) => {
+            context.terminal.notice(reason);
+            Ok(())
+        }
+        (_, None) => Ok(()),
     }
 }

@@ -101,7 +101,7 @@ pub struct Session {
     pub max_tokens: Option<usize>,
     /// Whether to print statistics.
     pub verbose: bool,
-    /// Whether to render the Markdown of answers.
+    /// Whether to render the Markdown of answers, which needs a terminal with colours.
     pub markdown: bool,
     terminal: Terminal,
 }
@@ -119,7 +119,7 @@ impl Session {
     ) -> Self {
         let max_tokens = config.max_tokens.map(std::num::NonZeroUsize::get);
         let Started { runtime, model } = started;
-        let conversation = Conversation::new(config.system.clone().or_else(|| model.card.system.clone()));
+        let conversation = Conversation::new(model.card.system.clone());
         let sampling = sampling(config, model.card.sampling.stated);
         Session { runtime, model, mode, conversation, sampling, format, max_tokens, verbose, markdown: true, terminal }
     }
@@ -136,7 +136,7 @@ impl Session {
             Change::MaxTokens(value) => self.max_tokens = value,
             Change::System(value) => self.conversation.system = value,
             Change::Verbose(value) => self.verbose = value,
-            Change::Markdown(value) => self.markdown = value,
+            Change::Markdown(value) => self.markdown = value && self.terminal.colored,
         }
     }
 
@@ -247,6 +247,15 @@ impl Session {
         self.model.adapters.as_ref()?.list().into_iter().next().map(|named| named.adapter)
     }
 
+    /// Why the answer is not complete, if it is not.
+    #[must_use]
+    pub fn cut_off(&self, ended: &Ended) -> Option<&'static str> {
+        match ended {
+            Ended::Finished { reason: FinishReason::Length, usage } => Some(limit_reached(usage, self.max_tokens)),
+            _ => None,
+        }
+    }
+
     /// Prints the statistics of an answer, if they are wanted.
     pub fn print_statistics(&self, ended: &Ended) {
         match ended {
@@ -325,6 +334,14 @@ async fn stream(
     }
 }
 
+/// Which limit ended an answer before the model did.
+fn limit_reached(usage: &Usage, max_tokens: Option<usize>) -> &'static str {
+    match max_tokens {
+        Some(most) if usage.completion_tokens >= most => "the answer was cut off: it reached --max-tokens",
+        _ => "the answer was cut off: the context is full; a larger --ctx-size would help",
+    }
+}
+
 /// One line: "[34 prompt tokens (12 cached), first token after 0.21 s, 45 tokens at 38.1 tok/s, context 79 of 2048]".
 fn statistics(reason: &FinishReason, usage: &Usage, context_tokens: usize) -> String {
     let cached = if usage.cached_tokens > 0 { format!(" ({} cached)", usage.cached_tokens) } else { String::new() };
@@ -362,6 +379,15 @@ mod tests {
             "[34 prompt tokens (12 cached), first token after 0.21 s, 41 tokens at 20.0 tok/s, context 75 of 2048, \
              stopped at the limit]"
         );
+    }
+
+    #[test]
+    fn a_cut_answer_names_the_limit_that_it_reached() {
+        let usage = Usage { completion_tokens: 8, ..Usage::default() };
+        assert!(limit_reached(&usage, Some(8)).ends_with("--max-tokens"));
+        for max_tokens in [None, Some(9)] {
+            assert!(limit_reached(&usage, max_tokens).contains("--ctx-size"));
+        }
     }
 
     #[test]

@@ -45,13 +45,13 @@ const DEFAULT_CONCURRENCY: usize = 8;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cuelight bench serve http://127.0.0.1:8080                          8 clients, 100 requests
-  cuelight bench serve http://127.0.0.1:8080 -c 16 --prompt-tokens 64-512 --output-tokens 128
-  cuelight bench serve http://127.0.0.1:8080 --rate 4 --duration 60 --goodput ttft:500,itl:50
-  cuelight bench serve http://127.0.0.1:8080 http://127.0.0.1:8081 --rounds 5     two servers, alternating
+  cuelight bench serve http://127.0.0.1:8080  8 clients, 100 requests
+  cuelight bench serve http://127.0.0.1:8080 -c 16 --prompt-tokens 64-512
+  cuelight bench serve http://127.0.0.1:8080 --rate 4 --goodput ttft:500
+  cuelight bench serve http://127.0.0.1:8080 http://127.0.0.1:8081
 
-Latencies count from sending a request: ttft is the time to the first text, itl each gap between two chunks of text,
-tpot an answer's mean time per token after the first, and e2e the time to the end. With --rate, delay is the time
+Latencies count from sending a request: ttft is the time to the first text, itl each gap between two chunks of text, \
+tpot an answer's mean time per token after the first, and e2e the time to the end. With --rate, delay is the time \
 between the scheduled and the actual sending of a request.")]
 pub struct Args {
     /// The servers' addresses, with or without /v1.
