@@ -157,6 +157,26 @@ async fn what_a_notation_cannot_enforce_is_refused_for_strict_tools_only() {
     }
 }
 
+/// What a client gets of an answer with two calls, whole and in a stream.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_call_is_left_out_unless_calls_may_be_parallel() {
+    let server = Server::start(caller()).await;
+    let call =
+        |utc: bool| format!("<tool_call>\n{{\"name\": \"clock\", \"arguments\": {{\"utc\": {utc}}}}}\n</tool_call>");
+    let text = format!("{}\n{}", call(true), call(false));
+    for (parallel, expected) in [(true, vec![true, false]), (false, vec![true])] {
+        let more = json!({ "tool_choice": "auto", "parallel_tool_calls": parallel, "structured_outputs": { "choice": [text] } });
+        let whole = server.ok(CHAT, &body(1, more.clone())).await;
+        let mut streamed = body(1, more);
+        streamed["stream"] = json!(true);
+        let chunks = server.post(CHAT, &streamed).await.chunks();
+        for message in [&whole["choices"][0]["message"], &joined(&chunks)] {
+            let found: Vec<bool> = calls(message).iter().map(|(_, arguments)| arguments["utc"] == true).collect();
+            assert_eq!(found, expected, "{message}");
+        }
+    }
+}
+
 /// A number as Pydantic describes it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pattern_that_cannot_be_enforced_is_refused_for_strict_tools_only() {
