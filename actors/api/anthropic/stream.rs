@@ -57,7 +57,7 @@ impl Encoder for MessageEvents {
         if self.has_failed { Vec::new() } else { vec![event(&json!({ "type": "message_stop" }))] }
     }
 
-    fn ping(&self) -> Event {
+    fn ping(&mut self) -> Event {
         event(&json!({ "type": "ping" }))
     }
 }
