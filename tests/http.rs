@@ -53,6 +53,26 @@ async fn a_page_of_another_origin_cannot_unload_a_model() {
     assert_eq!(server.call(own.body(Body::empty()).unwrap()).await.status, 200);
 }
 
+/// Without these headers a browser keeps the answer from the page.
+#[tokio::test]
+async fn browsers_may_show_answers_to_pages_of_this_machine_and_of_the_setting() {
+    let options = ServerOptions { cors_origins: vec!["https://app.example".into()], ..ServerOptions::new(MODEL) };
+    let server = Listening::start(model(), options).await;
+    for (origin, is_allowed) in [
+        ("http://localhost:3000", true),
+        ("http://[::1]:8000", true),
+        ("https://app.example", true),
+        ("https://evil.example", false),
+    ] {
+        let request = reqwest::Client::new().request(reqwest::Method::OPTIONS, format!("{}{CHAT}", server.url));
+        let request = request.header("origin", origin).header("access-control-request-method", "POST");
+        let answer = request.send().await.unwrap();
+        let allowed = answer.headers().get("access-control-allow-origin").map(|value| value.to_str().unwrap());
+        assert_eq!(allowed, is_allowed.then_some(origin));
+    }
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn an_origin_of_the_cors_setting_is_accepted() {
     let options = ServerOptions { cors_origins: vec!["https://app.example".into()], ..ServerOptions::new(MODEL) };

@@ -358,6 +358,30 @@ async fn a_conversation_is_rendered_as_chat_completions_render_it() {
     assert_eq!(server.ok(APPLY, &open).await["prompt"], "user:hi\n");
 }
 
+/// The continued text may be any text: also one that the template writes behind messages.
+#[tokio::test]
+async fn a_continued_message_ends_where_its_text_ends() {
+    let chat = |content: &str| {
+        let messages = json!([{ "role": "user", "content": "hi" }, { "role": "assistant", "content": content }]);
+        json!({ "messages": messages, "continue_final_message": true })
+    };
+    for (text, trims) in [("{{ m.content }}", false), ("{{ m.content | trim }}", true)] {
+        let source = format!("{{% for m in messages %}}<|im_start|>{{{{ m.role }}}}\n{text}<|im_end|>\n{{% endfor %}}");
+        let template = Arc::new(ChatTemplate::new(&source, "", "").unwrap());
+        let server = Server::start(SimulatedModel { chat_template: Some(template), ..coder() }).await;
+        let begin = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
+        for content in ["<", "|", "im_end", "Yes, ", "user\n"] {
+            let content = content.to_owned();
+            let expected = if trims { content.trim() } else { &content };
+            assert_eq!(server.ok(APPLY, &chat(&content)).await["prompt"], format!("{begin}{expected}"));
+        }
+        assert_eq!(error(&server.post(APPLY, &chat(" ")).await, 400).1, "continue_final_message");
+    }
+    let template = Arc::new(ChatTemplate::new("{{ messages[1].content | upper }}", "", "").unwrap());
+    let server = Server::start(SimulatedModel { chat_template: Some(template), ..coder() }).await;
+    assert_eq!(error(&server.post(APPLY, &chat("hi")).await, 400).1, "continue_final_message");
+}
+
 #[tokio::test]
 async fn what_cannot_be_rendered_is_refused() {
     let server = Server::start(coder()).await;

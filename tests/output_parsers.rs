@@ -381,7 +381,8 @@ fn required_calls_are_read_back() {
     for path in files.filter(|path| path.extension().is_some_and(|extension| extension == "jinja")) {
         let model = Model::read(&path);
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let Some(lark) = model.format.call_grammar(&tools, false, &[], true) else { continue };
+        let lark = model.format.call_grammar(&tools, false, &[], true).expect("the schema can be enforced");
+        let Some(lark) = lark else { continue };
         let constraint = match compiler.compile(&Grammar::Lark(lark.clone())) {
             Ok(constraint) => constraint,
             Err(error) => {

@@ -5,6 +5,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use cuelight::api::ServerOptions;
@@ -275,8 +276,40 @@ async fn a_custom_tool_is_called_with_text() {
             "completed",
         ]
     );
+    let deltas = events.iter().filter(|event| event["type"] == "response.custom_tool_call_input.delta");
+    let deltas: Vec<&str> = deltas.map(|event| event["delta"].as_str().unwrap()).collect();
+    assert!(deltas.len() > 1 && deltas.concat() == "*** Begin\nend", "{deltas:?}");
     let item = &events.last().unwrap()["response"]["output"][0];
     assert_eq!((&item["type"], &item["input"]), (&json!("custom_tool_call"), &json!("*** Begin\nend")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_fill_the_time_without_output() {
+    let slow = SimulatedModel { step_time: Duration::from_secs(25), ..tool_model() };
+    let server = Server::start(slow).await;
+    let body = json!({ "input": "go", "stream": true, "max_output_tokens": 1, "ignore_eos": true });
+    let events = events(&server.post(RESPONSES, &body).await);
+    assert!(events[1..4].iter().all(|event| event["type"] == "response.in_progress"), "{events:?}");
+    assert_eq!(events[3]["response"]["status"], "in_progress");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_call_is_left_out_unless_calls_may_be_parallel() {
+    let server = Server::start(tool_model()).await;
+    let call = |city: &str| {
+        format!("<tool_call>\n{{\"name\": \"weather\", \"arguments\": {{\"city\": \"{city}\"}}}}\n</tool_call>")
+    };
+    let text = format!("{}\n{}", call("Rome"), call("Oslo"));
+    for (parallel, count) in [(true, 2), (false, 1)] {
+        let body = saying(&text, json!({ "tools": [weather()], "parallel_tool_calls": parallel }));
+        let whole = server.ok(RESPONSES, &body).await;
+        let events = stream(&server, &body).await;
+        for response in [&whole, &events.last().unwrap()["response"]] {
+            let calls = response["output"].as_array().unwrap();
+            assert_eq!(calls.len(), count, "{response}");
+            assert!(calls[0]["arguments"].as_str().unwrap().contains("Rome"), "{response}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -36,6 +36,19 @@ fn caller() -> SimulatedModel {
     SimulatedModel { chat_template: Some(template), end_one_in: u64::MAX, limits, ..model }
 }
 
+/// Tools and calls as Qwen3-Coder and Gemma 4 write them, as far as the format is known by it.
+const TAGGED: &str = "<tool_call>\n<function={{ call.function.name }}>\n<parameter=";
+const QUOTED: &str = "<|tool_call>call:{{ call.function.name }}";
+
+/// The same model with a template for another format of calls.
+fn caller_of(calls: &str) -> SimulatedModel {
+    let source = format!(
+        "{{% for tool in tools or [] %}}{{{{ tool | tojson }}}}{{% endfor %}}{{% for message in messages %}}{{{{ message.content }}}}\
+         {{% for call in message.tool_calls or [] %}}{calls}{{% endfor %}}{{% endfor %}}"
+    );
+    SimulatedModel { chat_template: Some(Arc::new(ChatTemplate::new(&source, "", "").unwrap())), ..caller() }
+}
+
 fn tools() -> Value {
     let tool = |name: &str, parameters: Value| json!({ "type": "function", "function": { "name": name, "description": "", "parameters": parameters } });
     let city = json!({ "type": "string", "enum": ["Oslo", "Rome"] });
@@ -115,6 +128,67 @@ async fn a_required_call_matches_its_schema_whole_and_in_a_stream() {
         let streamed = server.post(CHAT, &body(seed, json!({ "stream": true }))).await.chunks();
         assert_eq!(calls(&joined(&streamed)), found);
         assert_eq!(streamed.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_required_call_matches_its_schema_in_notations_other_than_json() {
+    for calls in [TAGGED, QUOTED] {
+        let server = Server::start(caller_of(calls)).await;
+        for seed in 0..8 {
+            let answer = server.ok(CHAT, &body(seed, json!({ "max_tokens": 400 }))).await;
+            let found = self::calls(&answer["choices"][0]["message"]);
+            assert!(found.len() == 1 && found.iter().all(is_valid), "{answer}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_notation_cannot_enforce_is_refused_for_strict_tools_only() {
+    let server = Server::start(caller_of(TAGGED)).await;
+    for (strict, choice, status) in [(false, "required", 200), (true, "required", 400), (true, "auto", 400)] {
+        let mut tools = tools();
+        tools[0]["function"]["parameters"]["properties"]["day"] = json!({ "type": "string", "format": "date" });
+        tools[0]["function"]["strict"] = json!(strict);
+        let answer =
+            server.post(CHAT, &body(1, json!({ "tools": tools, "tool_choice": choice, "max_tokens": 300 }))).await;
+        assert_eq!(answer.status.as_u16(), status, "{}", answer.text());
+        assert!(!strict || answer.text().contains("`weather`, #/properties/day/format"), "{}", answer.text());
+    }
+}
+
+/// What a client gets of an answer with two calls, whole and in a stream.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_call_is_left_out_unless_calls_may_be_parallel() {
+    let server = Server::start(caller()).await;
+    let call =
+        |utc: bool| format!("<tool_call>\n{{\"name\": \"clock\", \"arguments\": {{\"utc\": {utc}}}}}\n</tool_call>");
+    let text = format!("{}\n{}", call(true), call(false));
+    for (parallel, expected) in [(true, vec![true, false]), (false, vec![true])] {
+        let more = json!({ "tool_choice": "auto", "parallel_tool_calls": parallel, "structured_outputs": { "choice": [text] } });
+        let whole = server.ok(CHAT, &body(1, more.clone())).await;
+        let mut streamed = body(1, more);
+        streamed["stream"] = json!(true);
+        let chunks = server.post(CHAT, &streamed).await.chunks();
+        for message in [&whole["choices"][0]["message"], &joined(&chunks)] {
+            let found: Vec<bool> = calls(message).iter().map(|(_, arguments)| arguments["utc"] == true).collect();
+            assert_eq!(found, expected, "{message}");
+        }
+    }
+}
+
+/// A number as Pydantic describes it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pattern_that_cannot_be_enforced_is_refused_for_strict_tools_only() {
+    let server = Server::start(caller()).await;
+    let decimal = json!({ "type": "string", "pattern": "^(?!^[-+.]*$)[+-]?0*\\d*\\.?\\d*$", "maxLength": 9 });
+    for (strict, status) in [(false, 200), (true, 400)] {
+        let mut tools = tools();
+        tools[0]["function"]["parameters"]["$schema"] = json!("http://json-schema.org/schema#");
+        tools[0]["function"]["parameters"]["properties"]["price"] = decimal.clone();
+        tools[0]["function"]["strict"] = json!(strict);
+        let answer = server.post(CHAT, &body(1, json!({ "tools": tools }))).await;
+        assert_eq!(answer.status.as_u16(), status, "{}", answer.text());
     }
 }
 

@@ -72,6 +72,11 @@ impl<'a> Fields<'a> {
         self.get(name).map(|value| number(value, &self.path(name), range)).transpose()
     }
 
+    /// A share of all probability. 0 keeps only the most likely token.
+    pub fn share(&self, name: &str) -> Result<Option<f32>, ApiError> {
+        Ok(self.number(name, 0.0..=1.0)?.map(|share| share.max(f32::MIN_POSITIVE)))
+    }
+
     pub fn integer(&self, name: &str, range: RangeInclusive<i64>) -> Result<Option<i64>, ApiError> {
         self.get(name).map(|value| integer(value, &self.path(name), range)).transpose()
     }

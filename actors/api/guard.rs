@@ -74,16 +74,29 @@ impl Guard {
         Err(ApiError::HostNotAllowed(clip(host)))
     }
 
+    /// Whether pages of all origins may use the server.
+    pub fn accepts_all_pages(&self) -> bool {
+        self.origins.iter().any(|allowed| allowed == "*")
+    }
+
+    /// Whether pages of this origin may use the server, even if it is not the server's own.
+    pub fn accepts_page(&self, origin: &str) -> bool {
+        let is_local = || self.is_loopback && host(origin).is_some_and(|origin| is_this_machine(origin.host()));
+        self.accepts_all_pages() || self.origins.iter().any(|allowed| allowed == origin) || is_local()
+    }
+
     fn check_origin(&self, origin: &str, server: Option<&Authority>) -> Result<(), ApiError> {
-        let authority: Option<Authority> = origin.split_once("://").and_then(|(_, authority)| authority.parse().ok());
-        let is_configured = self.origins.iter().any(|allowed| allowed == "*" || allowed == origin);
-        let is_own = authority.is_some() && authority.as_ref() == server;
-        let is_local = self.is_loopback && authority.as_ref().is_some_and(|origin| is_this_machine(origin.host()));
-        if is_configured || is_own || is_local {
+        let is_own = || host(origin).is_some_and(|origin| Some(&origin) == server);
+        if self.accepts_page(origin) || is_own() {
             return Ok(());
         }
         Err(ApiError::OriginNotAllowed(clip(origin)))
     }
+}
+
+/// The host and port of an origin.
+fn host(origin: &str) -> Option<Authority> {
+    origin.split_once("://").and_then(|(_, authority)| authority.parse().ok())
 }
 
 /// A host name in lower case, without the final dot.

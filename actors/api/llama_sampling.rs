@@ -17,9 +17,7 @@ pub(super) fn read(
     options: &Fields<'_>,
     defaults: SamplingParams,
 ) -> Result<(PartialSampling, SamplingParams), ApiError> {
-    // 0 keeps only the most likely token.
-    let share =
-        |name: &str| Ok::<_, ApiError>(options.number(name, 0.0..=1.0)?.map(|share: f32| share.max(f32::MIN_POSITIVE)));
+    let share = |name: &str| options.share(name);
     let penalty = |name: &str| Ok::<_, ApiError>(options.number(name, PENALTIES)?.unwrap_or(0.0));
     let top_k = options.integer("top_k", i64::MIN..=i64::from(u32::MAX))?;
     let stated = PartialSampling {
@@ -41,8 +39,11 @@ pub(super) fn read(
     Ok((stated, params))
 }
 
-/// A window of no tokens turns it off.
-fn repetition_penalty(options: &Fields<'_>) -> Result<Option<f32>, ApiError> {
+/// The penalty by llama.cpp's names. A window of no tokens turns it off.
+///
+/// # Errors
+/// [`ApiError::InvalidRequest`] that names the field.
+pub(super) fn repetition_penalty(options: &Fields<'_>) -> Result<Option<f32>, ApiError> {
     let penalty = options.number("repeat_penalty", 0.01..=100.0)?;
     let window = options.integer("repeat_last_n", i64::MIN..=i64::MAX)?;
     Ok(if window == Some(0) { Some(1.0) } else { penalty })

@@ -42,8 +42,9 @@ pub struct InvalidOrigin(pub String);
 /// [`InvalidOrigin`] when a CORS origin is malformed.
 pub(super) fn build(models: Models, live: LiveOptions, is_loopback: bool) -> Result<Router, InvalidOrigin> {
     let options = live.get();
-    let cors = cors_layer(&options.cors_origins)?;
+    check_origins(&options.cors_origins)?;
     let guard = Arc::new(Guard::new(&options, is_loopback));
+    let cors = cors_layer(guard.clone());
     let server = Arc::new(Server::new(models, live));
     let keyed = keyed_routes()
         .layer(middleware::from_fn_with_state(server.clone(), auth::require_key))
@@ -54,11 +55,7 @@ pub(super) fn build(models: Models, live: LiveOptions, is_loopback: bool) -> Res
         .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
         .layer(CatchPanicLayer::custom(answer_panic));
     // Outside the keys, so that preflights need none; inside the telemetry, so that they are recorded.
-    let app = match cors {
-        Some(cors) => app.layer(cors),
-        None => app,
-    };
-    let app = app.layer(middleware::from_fn_with_state(guard, guard::check));
+    let app = app.layer(cors).layer(middleware::from_fn_with_state(guard, guard::check));
     // Outside everything that refuses, so that each protocol's clients understand every error.
     let app = app.layer(middleware::from_fn(ollama::errors::encode));
     let app = app.layer(middleware::from_fn(telemetry::observe));
@@ -144,23 +141,26 @@ fn answer_panic(panic: Box<dyn Any + Send>) -> Response {
     ApiError::Internal.into_response()
 }
 
-fn cors_layer(origins: &[String]) -> Result<Option<CorsLayer>, InvalidOrigin> {
-    let allowed = match origins {
-        [] => return Ok(None),
-        origins if origins.iter().any(|origin| origin == "*") => AllowOrigin::any(),
-        origins => {
-            let parse = |origin: &String| match HeaderValue::from_str(origin) {
-                Ok(value) if origin.contains("://") => Ok(value),
-                _ => Err(InvalidOrigin(origin.clone())),
-            };
-            AllowOrigin::list(origins.iter().map(parse).collect::<Result<Vec<_>, _>>()?)
+fn check_origins(origins: &[String]) -> Result<(), InvalidOrigin> {
+    let is_origin = |origin: &str| origin.contains("://") && HeaderValue::from_str(origin).is_ok();
+    match origins.iter().find(|origin| *origin != "*" && !is_origin(origin)) {
+        Some(origin) => Err(InvalidOrigin(origin.clone())),
+        None => Ok(()),
+    }
+}
+
+/// Tells browsers which pages may read answers: the same pages whose requests the guard accepts.
+fn cors_layer(guard: Arc<Guard>) -> CorsLayer {
+    let allowed = match guard.accepts_all_pages() {
+        true => AllowOrigin::any(),
+        false => {
+            AllowOrigin::predicate(move |origin, _| origin.to_str().is_ok_and(|origin| guard.accepts_page(origin)))
         }
     };
     // Browsers do not accept `*` for the `authorization` header, so the requested headers are repeated.
-    let layer = CorsLayer::new()
+    CorsLayer::new()
         .allow_origin(allowed)
         .allow_methods([Method::GET, Method::POST, Method::DELETE])
         .allow_headers(AllowHeaders::mirror_request())
-        .expose_headers(["x-request-id", "retry-after", "retry-after-ms"].map(HeaderName::from_static));
-    Ok(Some(layer))
+        .expose_headers(["x-request-id", "retry-after", "retry-after-ms"].map(HeaderName::from_static))
 }

@@ -8,8 +8,9 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::http::{HeaderName, HeaderValue};
-use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
+use tokio::time::{Instant, timeout_at};
 use tracing::Span;
 
 use crate::serving::answers::{AnswerEvent, Answers};
@@ -33,13 +34,12 @@ pub(super) trait Encoder: Send + 'static {
     fn end(&mut self) -> Vec<Event>;
 
     /// What is sent while there is no output.
-    fn ping(&self) -> Event;
+    fn ping(&mut self) -> Event;
 }
 
 /// Streams `answers` as encoded by `encoder`.
 pub(super) fn stream<E: Encoder>(mut answers: Answers, mut encoder: E, ping_interval: Duration) -> Response {
     let span = Span::current();
-    let ping = KeepAlive::new().interval(ping_interval).event(encoder.ping());
     let events = async_stream::stream! {
         let mut has_begun = E::BEGINS_AT_ONCE;
         if has_begun {
@@ -47,19 +47,25 @@ pub(super) fn stream<E: Encoder>(mut answers: Answers, mut encoder: E, ping_inte
                 yield Ok::<_, Infallible>(event);
             }
         }
-        while let Some(result) = answers.next().await {
-            let events = match result {
-                Ok((choice, event)) => {
+        let mut ping_at = Instant::now() + ping_interval;
+        loop {
+            let events = match timeout_at(ping_at, answers.next()).await {
+                Err(_) => vec![encoder.ping()],
+                Ok(None) => break,
+                Ok(Some(Ok((choice, event)))) => {
                     let mut events = if has_begun { Vec::new() } else { encoder.begin() };
                     has_begun = true;
                     events.extend(encoder.on(choice, event));
                     events
                 }
-                Err(error) => {
+                Ok(Some(Err(error))) => {
                     span.in_scope(|| log(&error));
                     encoder.fail(&error)
                 }
             };
+            if !events.is_empty() {
+                ping_at = Instant::now() + ping_interval;
+            }
             for event in events {
                 yield Ok(event);
             }
@@ -68,7 +74,7 @@ pub(super) fn stream<E: Encoder>(mut answers: Answers, mut encoder: E, ping_inte
             yield Ok(event);
         }
     };
-    let mut response = Sse::new(events).keep_alive(ping).into_response();
+    let mut response = Sse::new(events).into_response();
     // Without this header nginx buffers the whole response.
     response.headers_mut().insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     response

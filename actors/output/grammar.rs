@@ -1,5 +1,6 @@
 //! Grammars for calls that a request demands, in llguidance's dialect of Lark.
 
+use cuelight_engine::constraint::GrammarError;
 use serde_json::{Value, json};
 
 use super::delta::ToolSpec;
@@ -25,9 +26,9 @@ pub(super) fn call_grammar(
     parallel: bool,
     special: &[(String, u32)],
     may_reason: bool,
-) -> Option<String> {
+) -> Result<Option<String>, GrammarError> {
     if tools.is_empty() {
-        return None;
+        return Ok(None);
     }
     let mut grammar = Grammar::new(special, tools.iter().any(|tool| tool.is_strict));
     let start = match (&format.channels, &format.tools) {
@@ -35,10 +36,13 @@ pub(super) fn call_grammar(
             let calls = grammar.messages(channels, tools, parallel);
             if may_reason { grammar.after_reasoning(channels, &calls) } else { calls }
         }
-        (None, Some(format)) => grammar.calls(format, tools, parallel, Lead::Demanded)?,
-        _ => return None,
+        (None, Some(format)) => match grammar.calls(format, tools, parallel, Lead::Demanded) {
+            Some(calls) => calls,
+            None => return Ok(None),
+        },
+        _ => return Ok(None),
     };
-    Some(grammar.finish(&start))
+    grammar.finish(&start).map(Some)
 }
 
 /// A grammar for an answer that is a text of the grammar `@answer`, or calls of these tools. `None` if it is just the text.
@@ -48,7 +52,7 @@ pub(super) fn grammar_around(
     parallel: bool,
     special: &[(String, u32)],
     may_reason: bool,
-) -> Option<String> {
+) -> Result<Option<String>, GrammarError> {
     let mut grammar = Grammar::new(special, tools.iter().any(|tool| tool.is_strict));
     let start = match (&format.channels, &format.tools) {
         (Some(channels), tool_format) => {
@@ -59,12 +63,13 @@ pub(super) fn grammar_around(
             let any = any.join(" | ");
             if may_reason { grammar.after_reasoning(channels, &any) } else { any }
         }
-        (None, Some(format)) if !tools.is_empty() => {
-            format!("{} | @answer", grammar.calls(format, tools, parallel, Lead::Demanded)?)
-        }
-        _ => return None,
+        (None, Some(format)) if !tools.is_empty() => match grammar.calls(format, tools, parallel, Lead::Demanded) {
+            Some(calls) => format!("{calls} | @answer"),
+            None => return Ok(None),
+        },
+        _ => return Ok(None),
     };
-    Some(grammar.finish(&start))
+    grammar.finish(&start).map(Some)
 }
 
 impl Grammar<'_> {
@@ -134,7 +139,7 @@ impl Grammar<'_> {
         for (is_strict, tools) in [(true, strict), (false, others)] {
             if !tools.is_empty() {
                 self.set_strict(is_strict);
-                calls.push(self.json(&any_call(keys, &tools, "#")));
+                calls.push(self.json(&any_call(keys, &tools)));
             }
         }
         self.any_of(&calls)
@@ -148,20 +153,18 @@ impl Grammar<'_> {
         parallel: bool,
         lead: Lead,
     ) -> String {
-        self.set_strict(tools.iter().any(|tool| tool.is_strict));
-        let mut array = json!({"type": "array", "items": any_call(keys, tools, "#/items"), "minItems": 1});
-        if !parallel {
-            array["maxItems"] = json!(1);
-        }
+        let call = self.json_calls(keys, tools);
+        let more = if parallel { format!("(WS \",\" WS {call})*") } else { String::new() };
         let end: Vec<String> = format.call_end.iter().map(|end| format!("WS {}", self.literal(end))).collect();
-        format!("{} WS {} {}", self.marker(&format.call_begin, lead), self.json(&array), end.join(" "))
+        let begin = self.marker(&format.call_begin, lead);
+        format!("{begin} WS \"[\" WS {call} {more} WS \"]\" {}", end.join(" "))
     }
 
     /// The calls of all tools, each from its name to its end.
     fn named_calls(&mut self, format: &ToolFormat, named: &Named, tools: &[ToolSpec]) -> Option<String> {
         let mut calls = Vec::new();
         for tool in tools {
-            self.set_strict(tool.is_strict);
+            self.enter(tool);
             let head = self.head(named, &tool.name);
             let arguments = match &named.arguments {
                 Arguments::Json => self.json(&object(&tool.parameters)),
@@ -200,7 +203,7 @@ impl Grammar<'_> {
     fn python(&mut self, format: &ToolFormat, tools: &[ToolSpec], parallel: bool, lead: Lead) -> String {
         let mut calls = Vec::new();
         for tool in tools {
-            self.set_strict(tool.is_strict);
+            self.enter(tool);
             let arguments = self.python_arguments(&tool.parameters);
             calls.push(format!("{} {arguments} \")\"", self.literal(&format!("{}(", tool.name))));
         }
@@ -215,7 +218,7 @@ impl Grammar<'_> {
         let (begin, end) = (self.literal(&channels.begin), self.literal(&channels.header_end));
         let mut calls = Vec::new();
         for tool in tools {
-            self.set_strict(tool.is_strict);
+            self.enter(tool);
             let arguments = self.json(&object(&tool.parameters));
             calls.push(if channels.recipient.is_empty() {
                 format!("{} {end} {arguments}", self.literal(&tool.name))
@@ -249,12 +252,12 @@ fn is_tagged(format: &ToolFormat) -> bool {
     matches!(&format.body, Body::Named(Named { arguments: Arguments::Tagged(_), .. }))
 }
 
-/// The schema of a call of any of the tools, at a place in another schema.
-fn any_call(keys: &JsonKeys, tools: &[ToolSpec], place: &str) -> Value {
+/// The schema of a call of any of the tools.
+fn any_call(keys: &JsonKeys, tools: &[ToolSpec]) -> Value {
     if let [tool] = tools {
-        return call_schema(keys, tool, place);
+        return call_schema(keys, tool, "#");
     }
-    let call = |(index, tool)| call_schema(keys, tool, &format!("{place}/anyOf/{index}"));
+    let call = |(index, tool)| call_schema(keys, tool, &format!("#/anyOf/{index}"));
     json!({"anyOf": tools.iter().enumerate().map(call).collect::<Vec<_>>()})
 }
 

@@ -1,5 +1,7 @@
 //! Grammars for answers that are free text, with calls in it.
 
+use cuelight_engine::constraint::GrammarError;
+
 use super::delta::ToolSpec;
 use super::format::{Channels, Format, ToolFormat};
 use super::grammar::{Lead, object};
@@ -22,16 +24,17 @@ pub(super) fn free_grammar(
     parallel: bool,
     special: &[(String, u32)],
     free: &[u32],
-) -> Option<FreeGrammar> {
+) -> Result<Option<FreeGrammar>, GrammarError> {
     if tools.is_empty() {
-        return None;
+        return Ok(None);
     }
     let mut grammar = Grammar::new(special, tools.iter().any(|tool| tool.is_strict));
-    let (triggers, calls) = match (&format.channels, &format.tools) {
-        (Some(channels), None) => grammar.free_messages(channels, tools)?,
-        (None, Some(format)) => grammar.free_calls(format, tools, parallel)?,
-        _ => return None,
+    let parts = match (&format.channels, &format.tools) {
+        (Some(channels), None) => grammar.free_messages(channels, tools),
+        (None, Some(format)) => grammar.free_calls(format, tools, parallel),
+        _ => None,
     };
+    let Some((triggers, calls)) = parts else { return Ok(None) };
     let calls = grammar.any_of(&calls);
     let other = grammar.other_tokens(&triggers, free);
     let start = match (parallel, other) {
@@ -40,7 +43,7 @@ pub(super) fn free_grammar(
         (false, None) => format!("TEXT | {calls}"),
         (false, Some(other)) => format!("({other})* (TEXT | {calls})"),
     };
-    Some(FreeGrammar { lark: grammar.finish(&start), triggers })
+    Ok(Some(FreeGrammar { lark: grammar.finish(&start)?, triggers }))
 }
 
 impl Grammar<'_> {
@@ -73,7 +76,7 @@ impl Grammar<'_> {
         let kind = self.literal("<|constrain|>");
         let mut calls = Vec::new();
         for tool in tools {
-            self.set_strict(tool.is_strict);
+            self.enter(tool);
             let (name, arguments) = (self.literal(&tool.name), self.json(&object(&tool.parameters)));
             calls.push(format!("{name} ({channel} \"commentary\")? (\" \"? {kind} \"json\")? {end} {arguments}"));
         }
@@ -135,7 +138,7 @@ mod tests {
 
     impl Rules {
         fn of(format: &OutputFormat, parallel: bool) -> Option<Rules> {
-            let grammar = format.free_grammar(&tools(), parallel, &[], &[])?;
+            let grammar = format.free_grammar(&tools(), parallel, &[], &[]).unwrap()?;
             Some(Self::compile(tokenizer(), &grammar))
         }
 
@@ -243,7 +246,7 @@ mod tests {
         let tokenizer = infill_tokenizer();
         let format = json_format("<|fim_prefix|>", "<|fim_suffix|>");
         let special = [("<|fim_prefix|>".to_owned(), 257), ("<|fim_suffix|>".to_owned(), 258)];
-        let grammar = format.free_grammar(&tools(), true, &special, &[257, 258, 259]).unwrap();
+        let grammar = format.free_grammar(&tools(), true, &special, &[257, 258, 259]).unwrap().unwrap();
         let rules = Rules::compile(tokenizer, &grammar);
         let call = "<|fim_prefix|>{\"name\": \"g\", \"arguments\": {}}<|fim_suffix|>";
         for (text, is_allowed) in [
@@ -262,7 +265,7 @@ mod tests {
             for (refused, tool) in [(true, 0), (false, 1)] {
                 let mut tools = tools();
                 tools[tool].parameters["properties"]["n"] = json!({ "type": "integer", "not": { "const": 1 } });
-                let grammar = format_of(entry).free_grammar(&tools, true, &[], &[]).unwrap();
+                let grammar = format_of(entry).free_grammar(&tools, true, &[], &[]).unwrap().unwrap();
                 assert_eq!(compiler.compile(&Grammar::Lark(grammar.lark)).is_err(), refused, "{}", entry.name);
             }
         }

@@ -1,28 +1,22 @@
 //! JSON schemas of clients inside of a grammar.
 
-use cuelight_engine::constraint::JSON_WHITESPACE;
 use serde_json::{Map, Value, json};
 
-/// The options of the library, as a member of a schema.
-const OPTIONS: &str = "x-guidance";
-
-/// A schema as a part of a grammar, with bounded white space and without options that a client could set for the library.
-/// Unless it is strict, keywords that the library does not know are ignored.
-pub(super) fn embedded(schema: &Value, is_strict: bool) -> String {
-    let mut schema = schema.as_object().cloned().unwrap_or_default();
-    schema.insert(OPTIONS.to_owned(), json!({ "whitespace_pattern": JSON_WHITESPACE, "lenient": !is_strict }));
-    format!("%json {}", Value::Object(schema))
+/// A part of a schema that can stand alone: its references point to the whole, which it then contains.
+pub(super) fn part_of(root: &Value, part: &Value) -> Value {
+    let Value::Object(mut members) = rebased(part, "#/$defs/root") else { return part.clone() };
+    if has_reference(part) {
+        members.insert("$defs".to_owned(), json!({ "root": rebased(root, "#/$defs/root") }));
+    }
+    Value::Object(members)
 }
 
-/// A part of a schema, with the definitions that it may refer to.
-pub(super) fn part_of(root: &Value, part: &Value) -> Value {
-    let mut part = part.as_object().cloned().unwrap_or_default();
-    for name in ["$defs", "definitions"] {
-        if let Some(definitions) = root.get(name) {
-            part.entry(name).or_insert_with(|| definitions.clone());
-        }
+fn has_reference(schema: &Value) -> bool {
+    match schema {
+        Value::Object(members) => members.contains_key("$ref") || members.values().any(has_reference),
+        Value::Array(items) => items.iter().any(has_reference),
+        _ => false,
     }
-    Value::Object(part)
 }
 
 /// A schema for use inside of another one, at the JSON pointer `place`: its references point to where it is then.
@@ -63,14 +57,5 @@ mod tests {
         let schema = json!({ "$defs": { "a": {} }, "items": { "$ref": "#/$defs/a" }, "const": { "$ref": "#" } });
         let expected = json!({ "$defs": { "a": {} }, "items": { "$ref": "#/x/$defs/a" }, "const": { "$ref": "#" } });
         assert_eq!(rebased(&schema, "#/x"), expected);
-    }
-
-    #[test]
-    fn a_client_sets_no_options_of_the_library() {
-        let text = embedded(&json!({ "x-guidance": { "coerce_one_of": true }, "type": "object" }), true);
-        assert!(
-            text.starts_with("%json {") && !text.contains("coerce") && text.contains(r#""lenient":false"#),
-            "{text}"
-        );
     }
 }

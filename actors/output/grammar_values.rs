@@ -2,12 +2,36 @@
 
 use serde_json::Value;
 
+use super::alternatives::{Keywords, alternatives, property};
 use super::format::{Attribute, Tagged};
 use super::grammar_json::part_of;
 use super::grammar_rules::Grammar;
+use super::grammar_text::{Place, Texts};
 use super::schema::Types;
 
-/// A parameter: its name, its schema with the definitions that it refers to, and whether it must be there.
+/// Keywords of an object, apart from its properties, that its grammar does not have.
+const OF_OBJECTS: [&str; 15] = [
+    "$dynamicRef",
+    "$recursiveRef",
+    "$ref",
+    "allOf",
+    "anyOf",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "if",
+    "maxProperties",
+    "minProperties",
+    "not",
+    "oneOf",
+    "patternProperties",
+    "propertyNames",
+];
+
+/// Values within each other that have rules of their own. What is deeper is JSON.
+const MAX_DEPTH: usize = 6;
+
+/// A parameter: its name, its schema, and whether it must be there.
 struct Parameter {
     name: String,
     schema: Value,
@@ -27,41 +51,98 @@ pub(super) trait Values {
 
 impl Values for Grammar<'_> {
     fn tagged(&mut self, schema: &Value, format: &Tagged) -> Option<String> {
-        let mut out = Vec::new();
-        for parameter in parameters(schema) {
-            if format.nested && (parameter.types.object || parameter.types.array) {
+        let mut calls = Vec::new();
+        for parameters in sets(self, schema) {
+            if format.nested && parameters.iter().any(|one| one.types.object || one.types.array) {
                 return None;
             }
-            let element = element(self, schema, &parameter, format);
-            out.push(if parameter.required { format!("{element} WS") } else { format!("({element} WS)?") });
+            let elements = parameters.iter().map(|one| {
+                let element = element(self, schema, one, format);
+                if one.required { format!("{element} WS") } else { format!("({element} WS)?") }
+            });
+            calls.push(elements.collect::<Vec<_>>().join(" "));
         }
-        Some(out.join(" "))
+        Some(any_of(&calls))
     }
 
     fn quoted(&mut self, schema: &Value, marker: &str) -> String {
-        let any = any_quoted(self, marker);
-        let parameters = parameters(schema);
-        let values = parameters.iter().map(|parameter| {
-            let value = match is_scalar(parameter.types) {
-                true => self.json(&part_of(schema, &parameter.schema)),
-                false if parameter.types == Types::STRING => quoted_text(self, marker),
-                false => any.clone(),
-            };
-            format!("{} {value}", self.literal(&format!("{}:", parameter.name)))
-        });
-        let values: Vec<String> = values.collect();
-        format!("\"{{\" {} \"}}\"", separated(self, &parameters, &values, "\",\""))
+        let mut values = Quoted { any: any_quoted(self, marker), marker, root: schema };
+        let calls: Vec<String> =
+            sets(self, schema).iter().map(|parameters| values.object(self, parameters, MAX_DEPTH)).collect();
+        any_of(&calls)
     }
 
     fn python_arguments(&mut self, schema: &Value) -> String {
-        let parameters = parameters(schema);
-        let values = parameters
-            .iter()
-            .map(|parameter| (parameter.name.clone(), self.json(&part_of(schema, &parameter.schema))))
-            .map(|(name, value)| format!("{} {value}", self.literal(&format!("{name}="))));
-        let values: Vec<String> = values.collect();
-        separated(self, &parameters, &values, "\",\" WS")
+        let mut calls = Vec::new();
+        for parameters in sets(self, schema) {
+            let values = parameters
+                .iter()
+                .map(|one| (one.name.clone(), self.json(&part_of(schema, &one.schema))))
+                .map(|(name, value)| format!("{} {value}", self.literal(&format!("{name}="))));
+            let values: Vec<String> = values.collect();
+            calls.push(separated(self, &parameters, &values, "\",\" WS"));
+        }
+        any_of(&calls)
     }
+}
+
+/// One of some expressions, which may be empty.
+fn any_of(expressions: &[String]) -> String {
+    match expressions {
+        [one] => one.clone(),
+        all => {
+            let all: Vec<String> = all.iter().map(|one| format!("\"\" {one}")).collect();
+            format!("({})", all.join(" | "))
+        }
+    }
+}
+
+/// The parameters of each alternative of a tool's schema.
+fn sets(grammar: &mut Grammar<'_>, schema: &Value) -> Vec<Vec<Parameter>> {
+    let mut sets = Vec::new();
+    for object in alternatives(schema, schema) {
+        if let Some(keyword) = unknown(&object, &OF_OBJECTS) {
+            grammar.refuse(&format!("#/{keyword}"));
+        }
+        sets.extend(parameters(&object, schema));
+    }
+    if sets.is_empty() {
+        grammar.refuse_impossible("#");
+        sets.push(Vec::new());
+    }
+    sets
+}
+
+/// The first of some keywords that a schema has.
+fn unknown(schema: &Keywords, keywords: &[&'static str]) -> Option<&'static str> {
+    keywords.iter().find(|keyword| schema.contains_key(**keyword)).copied()
+}
+
+/// The parameters of an object. `None` if one of them must be there and can have no value.
+fn parameters(object: &Keywords, root: &Value) -> Option<Vec<Parameter>> {
+    let list = |keyword: &str| object.get(keyword).and_then(Value::as_array).into_iter().flatten();
+    let required: Vec<&str> = list("required").filter_map(Value::as_str).collect();
+    let named =
+        object.get("properties").and_then(Value::as_object).into_iter().flatten().map(|(name, _)| name.as_str());
+    let mut names: Vec<&str> = named.collect();
+    for name in &required {
+        if !names.contains(name) {
+            names.push(name);
+        }
+    }
+    let mut parameters = Vec::new();
+    for name in names {
+        let (schema, required) = (property(object, name), required.contains(&name));
+        match alternatives(&schema, root).is_empty() {
+            false => {
+                let types = Types::of(&schema, root);
+                parameters.push(Parameter { name: name.to_owned(), schema, types, required });
+            }
+            true if required => return None,
+            true => {}
+        }
+    }
+    Some(parameters)
 }
 
 fn element(grammar: &mut Grammar<'_>, root: &Value, parameter: &Parameter, format: &Tagged) -> String {
@@ -78,22 +159,18 @@ fn element(grammar: &mut Grammar<'_>, root: &Value, parameter: &Parameter, forma
         Some(value) => format!("{} WS {}", grammar.literal(&begin), grammar.literal(value)),
         None => grammar.literal(&format!("{begin}{line}")),
     };
-    let end = format!("{line}{}", format.end.replace("{key}", &parameter.name));
-    let value = match choices(&parameter.schema) {
-        Some(choices) => {
-            let choices: Vec<String> = choices.iter().map(|choice| grammar.literal(choice)).collect();
-            format!("({}) {}", choices.join(" | "), grammar.literal(&end))
+    let end = format.end.replace("{key}", &parameter.name);
+    let value = match is_text {
+        true => {
+            let place = Place { name: &parameter.name, root, format, end: &end };
+            grammar.text(&parameter.schema, &place)
         }
-        None if is_text => grammar.until(&end),
-        None => format!("{} {}", grammar.json(&part_of(root, &parameter.schema)), grammar.literal(&end)),
+        false => {
+            let value = grammar.json(&part_of(root, &parameter.schema));
+            format!("{value} {}", grammar.literal(&format!("{line}{end}")))
+        }
     };
     format!("{begin} {value}")
-}
-
-/// The values of a parameter that has only certain texts as values.
-fn choices(schema: &Value) -> Option<Vec<String>> {
-    let values = schema.get("enum").and_then(Value::as_array)?;
-    values.iter().map(|value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned)).collect()
 }
 
 /// Optional parameters with separators between those that are there.
@@ -109,6 +186,69 @@ fn separated(grammar: &mut Grammar<'_>, parameters: &[Parameter], values: &[Stri
         rest = grammar.rule("", &next_rest);
     }
     first
+}
+
+/// Values with strings between two markers, as far as their schemas have no more than types, properties and choices. JSON, which
+/// is read as well, stands for the rest.
+struct Quoted<'a> {
+    /// Any value.
+    any: String,
+    marker: &'a str,
+    root: &'a Value,
+}
+
+impl Quoted<'_> {
+    fn object(&mut self, grammar: &mut Grammar<'_>, parameters: &[Parameter], depth: usize) -> String {
+        let values = parameters.iter().map(|one| {
+            let value = self.value(grammar, &one.schema, depth - 1);
+            format!("{} {value}", grammar.literal(&format!("{}:", one.name)))
+        });
+        let values: Vec<String> = values.collect();
+        format!("\"{{\" {} \"}}\"", separated(grammar, parameters, &values, "\",\""))
+    }
+
+    fn value(&mut self, grammar: &mut Grammar<'_>, schema: &Value, depth: usize) -> String {
+        let options: Vec<Option<String>> = match depth {
+            0 => vec![None],
+            _ => alternatives(schema, self.root).iter().map(|one| self.plain(grammar, one, depth)).collect(),
+        };
+        match options.into_iter().collect::<Option<Vec<String>>>() {
+            Some(options) if !options.is_empty() => grammar.any_of(&options),
+            _ => grammar.json(&part_of(self.root, schema)),
+        }
+    }
+
+    /// `None` for keywords that only JSON can have.
+    fn plain(&mut self, grammar: &mut Grammar<'_>, schema: &Keywords, depth: usize) -> Option<String> {
+        let has_only = |keywords: &[&str]| schema.keys().all(|keyword| keywords.contains(&keyword.as_str()));
+        let types = Types::of_keywords(schema);
+        match schema.get("enum").and_then(Value::as_array) {
+            Some(choices) if has_only(&["enum", "type"]) => self.choices(grammar, choices, types),
+            _ if schema.is_empty() => Some(self.any.clone()),
+            _ if types == Types::STRING && has_only(&["type"]) => Some(quoted_text(grammar, self.marker)),
+            _ if types == Types::ARRAY && has_only(&["type", "items"]) => {
+                let item = self.value(grammar, schema.get("items").unwrap_or(&Value::Bool(true)), depth - 1);
+                Some(format!("\"[\" ({item} (\",\" {item})*)? \"]\""))
+            }
+            _ if types == Types::OBJECT && has_only(&["type", "properties", "required", "additionalProperties"]) => {
+                schema.get("properties")?;
+                Some(self.object(grammar, &parameters(schema, self.root)?, depth))
+            }
+            _ => None,
+        }
+    }
+
+    fn choices(&self, grammar: &Grammar<'_>, choices: &[Value], types: Types) -> Option<String> {
+        let allowed = choices.iter().filter(|choice| types.has(choice));
+        let choice = |choice: &Value| match choice {
+            Value::String(text) if text.contains(self.marker) => None,
+            Value::String(text) => Some(grammar.literal(&format!("{0}{text}{0}", self.marker))),
+            Value::Array(_) | Value::Object(_) => None,
+            other => Some(grammar.literal(&other.to_string())),
+        };
+        let choices: Vec<String> = allowed.map(choice).collect::<Option<_>>()?;
+        (!choices.is_empty()).then(|| format!("({})", choices.join(" | ")))
+    }
 }
 
 fn quoted_text(grammar: &mut Grammar<'_>, marker: &str) -> String {
@@ -129,10 +269,6 @@ fn any_quoted(grammar: &mut Grammar<'_>, marker: &str) -> String {
     value
 }
 
-fn is_scalar(types: Types) -> bool {
-    !(types.string || types.object || types.array)
-}
-
 fn type_name(types: Types) -> &'static str {
     match types {
         Types { string: true, .. } => "string",
@@ -142,30 +278,4 @@ fn type_name(types: Types) -> &'static str {
         Types { null: true, integer: false, number: false, .. } => "null",
         _ => "number",
     }
-}
-
-fn parameters(schema: &Value) -> Vec<Parameter> {
-    let required: Vec<&str> =
-        schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
-    let properties = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
-    let parameter = |(name, property): (&String, &Value)| Parameter {
-        name: name.clone(),
-        types: Types::of(property, schema),
-        schema: with_definitions(property, schema),
-        required: required.contains(&name.as_str()),
-    };
-    properties.map(parameter).collect()
-}
-
-/// A part of a schema that can stand alone.
-fn with_definitions(part: &Value, root: &Value) -> Value {
-    let mut part = part.clone();
-    if let Some(keys) = part.as_object_mut() {
-        for key in ["$defs", "definitions"] {
-            if let Some(definitions) = root.get(key) {
-                keys.insert(key.to_owned(), definitions.clone());
-            }
-        }
-    }
-    part
 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use cuelight_engine::constraint::GrammarError;
+
 use super::delta::ToolSpec;
 use super::detect::detect;
 use super::format::{Format, ReasoningMarks};
@@ -54,6 +56,9 @@ impl OutputFormat {
     /// spellings and numbers of the tokenizer's special tokens: no text in a grammar matches them, so markers are named by
     /// their numbers. With `may_reason` a message with reasoning may come before, in formats with messages; it is false where
     /// reasoning is followed outside of the grammar. `None` without tools, and for a format whose calls cannot be constrained.
+    ///
+    /// # Errors
+    /// [`GrammarError::Refused`] if the schema of a tool cannot be enforced in this format.
     #[must_use]
     pub fn call_grammar(
         &self,
@@ -61,12 +66,15 @@ impl OutputFormat {
         parallel: bool,
         special: &[(String, u32)],
         may_reason: bool,
-    ) -> Option<String> {
+    ) -> Result<Option<String>, GrammarError> {
         grammar::call_grammar(&self.0, tools, parallel, special, may_reason)
     }
 
     /// A Lark grammar for an answer that is a text of the grammar `@answer`, or calls of these tools. Formats with messages have
     /// headers before these. `None` if the answer is just the text. The rest is as for [`Self::call_grammar`].
+    ///
+    /// # Errors
+    /// See [`Self::call_grammar`].
     #[must_use]
     pub fn grammar_around(
         &self,
@@ -74,13 +82,16 @@ impl OutputFormat {
         parallel: bool,
         special: &[(String, u32)],
         may_reason: bool,
-    ) -> Option<String> {
+    ) -> Result<Option<String>, GrammarError> {
         grammar::grammar_around(&self.0, tools, parallel, special, may_reason)
     }
 
     /// A grammar for free text in which what begins a call must be a call of these tools; several if `parallel`. `free` has
     /// the numbers of the special tokens that may stand in the text, ascending. `None` without tools, for formats whose calls
     /// begin like usual text, and for those whose calls cannot be constrained. The rest is as for [`Self::call_grammar`].
+    ///
+    /// # Errors
+    /// See [`Self::call_grammar`].
     #[must_use]
     pub fn free_grammar(
         &self,
@@ -88,7 +99,7 @@ impl OutputFormat {
         parallel: bool,
         special: &[(String, u32)],
         free: &[u32],
-    ) -> Option<FreeGrammar> {
+    ) -> Result<Option<FreeGrammar>, GrammarError> {
         free_grammar(&self.0, tools, parallel, special, free)
     }
 

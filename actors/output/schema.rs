@@ -2,8 +2,7 @@
 
 use serde_json::Value;
 
-/// References and unions within each other that are followed.
-const MAX_DEPTH: usize = 8;
+use super::alternatives::{Keywords, alternatives, property};
 
 /// The types that a value may have. Without any it may have all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -18,55 +17,88 @@ pub(super) struct Types {
 }
 
 impl Types {
+    const NONE: Types = Types {
+        null: false,
+        integer: false,
+        number: false,
+        boolean: false,
+        object: false,
+        array: false,
+        string: false,
+    };
+
     /// Every type.
     pub(super) const ANY: Types =
         Types { null: true, integer: true, number: true, boolean: true, object: true, array: true, string: true };
 
     /// Only texts.
-    pub(super) const STRING: Types =
-        Types { null: false, integer: false, number: false, boolean: false, object: false, array: false, string: true };
+    pub(super) const STRING: Types = Types { string: true, ..Types::NONE };
+
+    /// Only objects.
+    pub(super) const OBJECT: Types = Types { object: true, ..Types::NONE };
+
+    /// Only lists.
+    pub(super) const ARRAY: Types = Types { array: true, ..Types::NONE };
 
     /// The types of a parameter by the schema of all parameters.
     pub(super) fn of_parameter(schema: &Value, name: &str) -> Types {
-        match schema.get("properties").and_then(|properties| properties.get(name)) {
-            Some(parameter) => Types::of(parameter, schema),
-            None => schema.get("additionalProperties").map_or(Types::ANY, |other| Types::of(other, schema)),
+        let mut types = Types::NONE;
+        for object in alternatives(schema, schema) {
+            types.extend(Types::of(&property(&object, name), schema));
         }
+        types.or_any()
     }
 
     /// The types of a schema. `root` has the definitions.
     pub(super) fn of(schema: &Value, root: &Value) -> Types {
-        let mut types = Types::default();
-        types.collect(schema, root, MAX_DEPTH);
-        if types == Types::default() { Types::ANY } else { types }
+        let mut types = Types::NONE;
+        for alternative in alternatives(schema, root) {
+            types.extend(Types::of_keywords(&alternative));
+        }
+        types.or_any()
     }
 
-    fn collect(&mut self, schema: &Value, root: &Value, depth: usize) {
-        if depth == 0 {
-            return;
-        }
+    /// The types of a schema that has no compositions.
+    pub(super) fn of_keywords(schema: &Keywords) -> Types {
+        let mut types = Types::NONE;
         match schema.get("type") {
-            Some(Value::String(name)) => self.add(name),
-            Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).for_each(|name| self.add(name)),
-            _ => self.collect_untyped(schema),
+            Some(Value::String(name)) => types.add(name),
+            Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).for_each(|name| types.add(name)),
+            _ => types.add_untyped(schema),
         }
-        for key in ["anyOf", "oneOf", "allOf"] {
-            let parts = schema.get(key).and_then(Value::as_array);
-            parts.into_iter().flatten().for_each(|part| self.collect(part, root, depth - 1));
-        }
-        let target = schema.get("$ref").and_then(Value::as_str).and_then(|path| path.strip_prefix('#'));
-        if let Some(target) = target.and_then(|path| root.pointer(path)) {
-            self.collect(target, root, depth - 1);
-        }
-        self.null |= schema.get("nullable") == Some(&Value::Bool(true));
+        types.null |= schema.get("nullable") == Some(&Value::Bool(true));
+        types.or_any()
     }
 
-    /// A schema without a type: its values or its other keys tell.
-    fn collect_untyped(&mut self, schema: &Value) {
+    /// Whether a value is of one of the types.
+    pub(super) fn has(self, value: &Value) -> bool {
+        let mut types = self;
+        types.integer |= types.number;
+        let before = types;
+        types.add(type_of(value));
+        types == before
+    }
+
+    fn or_any(self) -> Types {
+        if self == Types::NONE { Types::ANY } else { self }
+    }
+
+    fn extend(&mut self, other: Types) {
+        self.null |= other.null;
+        self.integer |= other.integer;
+        self.number |= other.number;
+        self.boolean |= other.boolean;
+        self.object |= other.object;
+        self.array |= other.array;
+        self.string |= other.string;
+    }
+
+    /// A schema without a type: its values or its other keywords tell.
+    fn add_untyped(&mut self, schema: &Keywords) {
         let values = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
-        values.chain(schema.get("const")).for_each(|value| self.add(type_of(value)));
-        self.object |= schema.get("properties").is_some();
-        self.array |= schema.get("items").is_some();
+        values.for_each(|value| self.add(type_of(value)));
+        self.object |= schema.contains_key("properties");
+        self.array |= schema.contains_key("items");
     }
 
     fn add(&mut self, name: &str) {
@@ -107,7 +139,7 @@ mod tests {
             "a": {"type": "string"}, "b": {"type": ["integer", "null"]}, "c": {"anyOf": [{"type": "object"}, {"$ref": "#/$defs/d"}]},
             "e": {"enum": ["x", 1]}, "f": {"type": "string", "nullable": true}, "g": {}, "h": {"$ref": "#/properties/h"}},
             "$defs": {"d": {"type": "array"}}});
-        let none = Types::default();
+        let none = Types::NONE;
         let types = |name| Types::of_parameter(&schema, name);
         assert_eq!(types("a"), Types::STRING);
         assert_eq!(types("b"), Types { integer: true, null: true, ..none });
@@ -115,5 +147,19 @@ mod tests {
         assert_eq!(types("e"), Types { string: true, integer: true, ..none });
         assert_eq!(types("f"), Types { string: true, null: true, ..none });
         assert!(["g", "h", "unknown"].iter().all(|name| types(name) == Types::ANY));
+        assert!(types("b").has(&json!(1)) && !types("b").has(&json!(1.5)) && !types("b").has(&json!("1")));
+    }
+
+    #[test]
+    fn parameters_are_found_in_all_parts_of_a_schema() {
+        let zip = json!({"type": "object", "properties": {"zip": {"type": "string"}}});
+        for schema in [
+            json!({"$ref": "#/definitions/X", "definitions": {"X": zip}}),
+            json!({"allOf": [zip, {"required": ["zip"]}]}),
+            json!({"anyOf": [zip, {"properties": {"zip": {"const": "1"}}}]}),
+            json!({"type": "object", "additionalProperties": {"type": "string"}}),
+        ] {
+            assert_eq!(Types::of_parameter(&schema, "zip"), Types::STRING, "{schema}");
+        }
     }
 }

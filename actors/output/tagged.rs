@@ -11,7 +11,8 @@ use super::value::{Kind, ValueWriter};
 
 /// Characters of a key or of attributes.
 const MAX_HEAD: usize = 1024;
-const CDATA: &str = "<![CDATA[";
+/// Begins a value in which markers are text.
+pub(super) const CDATA: &str = "<![CDATA[";
 
 #[derive(Debug, Clone)]
 enum State {

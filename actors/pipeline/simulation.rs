@@ -28,31 +28,39 @@ use super::model_source::{DraftModel, EngineHost, ModelSource, SourceError};
 /// A tokenizer without a file: one token per byte with the value of the byte, and 256 as end of generation.
 #[must_use]
 pub fn tokenizer() -> Arc<Tokenizer> {
-    tokenizer_with(&[])
+    tokenizer_with(&[], &[])
 }
 
 /// As [`tokenizer`], with tokens for filling in the middle from 257 on: prefix, suffix, middle, repository and file.
 #[must_use]
 pub fn infill_tokenizer() -> Arc<Tokenizer> {
-    tokenizer_with(&["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"])
+    tokenizer_with(&["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"], &[])
 }
 
 /// As [`infill_tokenizer`], with the tokens of a model whose prompts begin with the suffix.
 #[cfg(test)]
 pub(crate) fn suffix_first_tokenizer() -> Arc<Tokenizer> {
-    tokenizer_with(&["[PREFIX]", "[SUFFIX]", "[MIDDLE]"])
+    tokenizer_with(&["[PREFIX]", "[SUFFIX]", "[MIDDLE]"], &[])
 }
 
-/// One token per byte, the end of generation, and more control tokens.
-fn tokenizer_with(more: &[&str]) -> Arc<Tokenizer> {
+/// As [`tokenizer`], with tokens of several characters from 257 on.
+#[cfg(test)]
+pub(crate) fn tokenizer_of_words(words: &[&str]) -> Arc<Tokenizer> {
+    tokenizer_with(&[], words)
+}
+
+/// One token per byte, the end of generation, more control tokens and more usual ones.
+fn tokenizer_with(control: &[&str], words: &[&str]) -> Arc<Tokenizer> {
     const END: u32 = 256;
     const NORMAL: i32 = 1;
     const CONTROL: i32 = 3;
     let mut tokens: Vec<String> = (0..=255).map(|byte| spelling(byte).to_string()).collect();
     let mut kinds = vec![NORMAL; tokens.len()];
     tokens.push("<|end|>".into());
-    tokens.extend(more.iter().map(|&text| text.to_owned()));
+    tokens.extend(control.iter().map(|&text| text.to_owned()));
     kinds.resize(tokens.len(), CONTROL);
+    tokens.extend(words.iter().map(|&text| text.to_owned()));
+    kinds.resize(tokens.len(), NORMAL);
     let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
     let bytes = GgufBuilder::new()
         .key("tokenizer.ggml.model", "gpt2")

@@ -86,7 +86,7 @@ pub(crate) async fn accept(
             request.speculation.prediction = prediction.clone();
             requests.push(request);
             let parser = output.parses().then(|| parser(&output, &rules, &prompt.text));
-            choices.push(Choice::new(parser, output.hides_reasoning));
+            choices.push(Choice::new(parser, output.shown()));
         }
     }
     let timeout = options.timeout(limits.request_timeout);

@@ -44,13 +44,36 @@ pub(crate) struct Answers {
 pub(crate) struct Choice {
     /// `None`: all text is text.
     parser: Option<OutputParser>,
-    hides_reasoning: bool,
+    shown: Shown,
     reasoning_tokens: usize,
 }
 
+/// What a client gets to see of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub reasoning: bool,
+    /// The calls after the first.
+    pub more_calls: bool,
+}
+
+impl Shown {
+    /// All of it.
+    pub const ALL: Shown = Shown { reasoning: true, more_calls: true };
+
+    fn has(self, delta: &Delta) -> bool {
+        match delta {
+            Delta::Text(_) => true,
+            Delta::Reasoning(_) => self.reasoning,
+            Delta::ToolCallStart { index, .. } | Delta::ToolCallArguments { index, .. } => {
+                self.more_calls || *index == 0
+            }
+        }
+    }
+}
+
 impl Choice {
-    pub fn new(parser: Option<OutputParser>, hides_reasoning: bool) -> Self {
-        Choice { parser, hides_reasoning, reasoning_tokens: 0 }
+    pub fn new(parser: Option<OutputParser>, shown: Shown) -> Self {
+        Choice { parser, shown, reasoning_tokens: 0 }
     }
 
     fn push(&mut self, text: String, deltas: &mut Vec<Delta>) {
@@ -75,9 +98,7 @@ impl Choice {
 
     /// Removes what the client does not want.
     fn filter(&self, deltas: &mut Vec<Delta>) {
-        if self.hides_reasoning {
-            deltas.retain(|delta| !matches!(delta, Delta::Reasoning(_)));
-        }
+        deltas.retain(|delta| self.shown.has(delta));
     }
 
     fn on(&mut self, event: Event) -> Option<AnswerEvent> {
@@ -240,7 +261,8 @@ mod tests {
             let tokens = texts.iter().zip(1..).map(|(text, token)| BlockToken { token, text: (*text).to_owned() });
             Event::Block { tokens: tokens.collect() }
         };
-        let Some(AnswerEvent::Block { tokens, deltas }) = Choice::new(None, false).on(block(&["a", "", "bc"])) else {
+        let Some(AnswerEvent::Block { tokens, deltas }) = Choice::new(None, Shown::ALL).on(block(&["a", "", "bc"]))
+        else {
             panic!("a block is a block")
         };
         assert_eq!((tokens, deltas), (vec![1, 2, 3], vec![Delta::Text("abc".to_owned())]));

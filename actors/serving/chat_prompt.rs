@@ -128,12 +128,22 @@ impl ChatPrompt {
     }
 
     fn render(&self, rendering: &Rendering<'_>) -> Result<RenderedPrompt, ApiError> {
-        let mut prompt = rendering.run(&self.inputs())?;
+        let prompt = rendering.run(&self.inputs())?;
         self.check_tools_are_rendered(rendering, &prompt)?;
         self.check_calls_are_rendered(rendering, &prompt)?;
-        if self.continue_final_message {
-            prompt.truncate(self.end_of_last_message(&prompt.text)?);
-        }
+        if self.continue_final_message { self.continued(rendering) } else { Ok(prompt) }
+    }
+
+    /// The prompt up to the end of the last message, where a mark stands while the template runs.
+    fn continued(&self, rendering: &Rendering<'_>) -> Result<RenderedPrompt, ApiError> {
+        let refused = || {
+            let message = "the last message cannot be continued: it is empty, or the chat template changes its text";
+            ApiError::invalid("continue_final_message", message)
+        };
+        let messages = marked(&self.messages).ok_or_else(refused)?;
+        let mut prompt = rendering.run(&TemplateInputs { messages: &messages, ..self.inputs() })?;
+        let end = end_before_mark(&prompt.text).ok_or_else(refused)?;
+        prompt.truncate(end);
         Ok(prompt)
     }
 
@@ -168,20 +178,25 @@ impl ChatPrompt {
         let message = format!("this model's chat template ignores `{param}`; write the calls into `content` instead");
         Err(ApiError::Unsupported { param, message })
     }
+}
 
-    /// Where the text that the template wrote after the last message begins.
-    pub(crate) fn end_of_last_message(&self, text: &str) -> Result<usize, ApiError> {
-        let content = self.messages.as_array().and_then(|messages| messages.last()?["content"].as_str()).unwrap_or("");
-        // Many templates trim messages, so the trimmed text is searched for too.
-        let end = text.rfind(content).map(|begin| begin + content.len()).or_else(|| {
-            let trimmed = content.trim();
-            text.rfind(trimmed).map(|begin| begin + trimmed.len())
-        });
-        end.filter(|_| !content.trim().is_empty()).ok_or_else(|| {
-            let message = "the last message cannot be continued: it is empty, or the chat template changes its text";
-            ApiError::invalid("continue_final_message", message)
-        })
+/// Shows where the last message ends. The space at its end is gone if the template trims messages.
+const MARK: &str = "Continue-From-Here ";
+
+/// The messages with the mark behind the text of the last. `None` if that has none.
+fn marked(messages: &Value) -> Option<Value> {
+    let mut messages = messages.clone();
+    match messages.as_array_mut()?.last_mut()?.get_mut("content")? {
+        Value::String(text) if !text.trim().is_empty() => text.push_str(MARK),
+        _ => return None,
     }
+    Some(messages)
+}
+
+/// Where the text before the mark ends, as the template would have left it without the mark.
+fn end_before_mark(text: &str) -> Option<usize> {
+    let at = text.rfind(MARK.trim_end())?;
+    Some(if text[at..].starts_with(MARK) { at } else { text[..at].trim_end().len() })
 }
 
 /// The end of a rendered prompt, which shows whether reasoning has begun.

@@ -25,9 +25,9 @@ pub(super) async fn compile(
     let field = match (asked, output.tool_choice) {
         // An answer of calls has no text that could match the client's constraint.
         (_, ToolChoice::Required) => required(output, rules, &special)?,
-        (Some(asked), _) => answer_or_calls(asked, output, rules, &special),
+        (Some(asked), _) => answer_or_calls(asked, output, rules, &special)?,
         (None, ToolChoice::Auto) if output.tools.iter().any(|tool| tool.is_strict) => {
-            match free(model, output, rules, &special) {
+            match free(model, output, rules, &special)? {
                 Some(field) => field,
                 None => return Ok(None),
             }
@@ -48,6 +48,7 @@ fn required(
     special: &[(String, TokenId)],
 ) -> Result<ConstraintField, ApiError> {
     let calls = rules.format.call_grammar(&output.tools, output.parallel_tool_calls, special, !output.parses_reasoning);
+    let calls = calls.map_err(|error| refusal("tool_choice", &error))?;
     let calls = calls.ok_or_else(|| {
         let message = "a call cannot be required of this model, because the grammar of its tool calls is not known; use \
                        `tool_choice` \"auto\"";
@@ -62,12 +63,15 @@ fn free(
     output: &OutputOptions,
     rules: &OutputRules,
     special: &[(String, TokenId)],
-) -> Option<ConstraintField> {
+) -> Result<Option<ConstraintField>, ApiError> {
     let mut text = rules.text_tokens(&model.tokenizer);
     text.retain(|&token| (token as usize) < model.constraints.rows());
-    let grammar = rules.format.free_grammar(&output.tools, output.parallel_tool_calls, special, &text)?;
-    let FreeGrammar { lark, triggers } = grammar;
-    Some(ConstraintField { path: "tools".to_owned(), grammar: Grammar::Triggered { lark, triggers } })
+    let grammar = rules.format.free_grammar(&output.tools, output.parallel_tool_calls, special, &text);
+    let grammar = grammar.map_err(|error| refusal("tools", &error))?;
+    Ok(grammar.map(|FreeGrammar { lark, triggers }| ConstraintField {
+        path: "tools".to_owned(),
+        grammar: Grammar::Triggered { lark, triggers },
+    }))
 }
 
 /// An answer that matches the client's constraint, with the headers that the model's format has before it. JSON may be replaced
@@ -77,16 +81,16 @@ fn answer_or_calls(
     output: &OutputOptions,
     rules: &OutputRules,
     special: &[(String, TokenId)],
-) -> ConstraintField {
+) -> Result<ConstraintField, ApiError> {
     let ConstraintField { path, grammar } = asked;
     let is_json = matches!(grammar, Grammar::JsonObject | Grammar::JsonSchema(_));
     let tools = if is_json && output.tool_choice == ToolChoice::Auto { &*output.tools } else { &[] };
-    let grammar =
-        match rules.format.grammar_around(tools, output.parallel_tool_calls, special, !output.parses_reasoning) {
-            Some(lark) => Grammar::Around { lark, answer: Box::new(grammar) },
-            None => grammar,
-        };
-    ConstraintField { path, grammar }
+    let around = rules.format.grammar_around(tools, output.parallel_tool_calls, special, !output.parses_reasoning);
+    let grammar = match around.map_err(|error| refusal("tools", &error))? {
+        Some(lark) => Grammar::Around { lark, answer: Box::new(grammar) },
+        None => grammar,
+    };
+    Ok(ConstraintField { path, grammar })
 }
 
 /// The error for a grammar that was refused.

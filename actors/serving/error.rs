@@ -229,6 +229,8 @@ impl ApiError {
     fn is_worth_retrying(&self) -> bool {
         match self.status() {
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => true,
+            // The same request under the same constraint fails again.
+            _ if matches!(self, ApiError::Generation(GenerationError::Constraint(_))) => false,
             status => status.is_server_error() && !matches!(self, ApiError::Model(ModelsError::NotLoaded(_))),
         }
     }
@@ -351,6 +353,13 @@ mod tests {
         assert_eq!(error.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(error.headers()["retry-after"], "2");
         assert_eq!(error.headers()["retry-after-ms"], "1200");
+    }
+
+    #[test]
+    fn a_constraint_that_failed_is_not_retried() {
+        let error = ApiError::from(GenerationError::Constraint("too many states".into())).into_response();
+        assert_eq!(error.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(error.headers()["x-should-retry"], "false");
     }
 
     #[test]

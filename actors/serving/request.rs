@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cuelight_engine::constraint::Grammar;
 
+use super::answers::Shown;
 use super::chat_prompt::ChatPrompt;
 use super::options::GenerationOptions;
 use super::prompt::PromptField;
@@ -61,7 +62,7 @@ pub(crate) struct OutputOptions {
     /// The tools that the model may call.
     pub tools: Arc<[ToolSpec]>,
     pub tool_choice: ToolChoice,
-    /// The answer may have several calls.
+    /// The answer may have several calls. Otherwise calls after the first are left out.
     pub parallel_tool_calls: bool,
 }
 
@@ -87,6 +88,11 @@ impl OutputOptions {
             tool_choice: ToolChoice::None,
             parallel_tool_calls: true,
         }
+    }
+
+    /// What the client gets to see of an answer.
+    pub fn shown(&self) -> Shown {
+        Shown { reasoning: !self.hides_reasoning, more_calls: self.parallel_tool_calls }
     }
 
     /// Whether the text is more than text.

@@ -54,14 +54,33 @@ impl<'a> LarkRules<'a> {
 
     /// Any text up to this marker, with the marker.
     pub fn until(&mut self, marker: &str) -> String {
-        match self.next_special(marker) {
-            Some((0, _)) => format!("TEXT {}", self.literal(marker)),
-            Some((at, _)) => {
-                let rule = self.rule(&format!("[suffix={}]", Value::from(&marker[..at])), "TEXT");
-                format!("{rule} {}", self.literal(&marker[at..]))
-            }
-            None => self.rule(&format!("[suffix={}]", Value::from(marker)), "TEXT"),
+        self.up_to(marker, "TEXT")
+    }
+
+    /// The texts of an expression of a terminal up to this marker, with the marker. None of `excluded` stands in the text.
+    pub fn matching_until(&mut self, text: &str, marker: &str, excluded: &[&str]) -> String {
+        // What begins with a special token is in no text.
+        let excluded = excluded.iter().filter(|part| self.next_special(part).is_none_or(|(at, _)| at > 0));
+        let excluded: Vec<String> = excluded.map(|part| format!(" & ~(TEXT {} TEXT)", Value::from(*part))).collect();
+        let terminal = self.add(&format!("T{}", self.count + 1), &format!("({text}){}", excluded.concat()));
+        self.up_to(marker, &terminal)
+    }
+
+    fn up_to(&mut self, marker: &str, text: &str) -> String {
+        let first = self.next_special(marker).map(|(at, _)| at);
+        if first == Some(0) {
+            return format!("{text} {}", self.literal(marker));
         }
+        let (before, rest) = marker.split_at(first.unwrap_or(marker.len()));
+        let rule = self.rule(&format!("[suffix={}]", Value::from(before)), text);
+        format!("{rule} {}", self.literal(rest))
+    }
+
+    fn add(&mut self, name: &str, body: &str) -> String {
+        self.count += 1;
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.rules, "{name}: {body}");
+        name.to_owned()
     }
 
     /// The grammar with these rules that begins with `start`.

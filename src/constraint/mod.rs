@@ -3,7 +3,7 @@
 //! - [`grammar`]: what may be asked for, and [`gbnf`], which translates llama.cpp's notation
 //! - [`structural_tag`]: translates vLLM's structural tags, and [`lark`] builds grammars of rules
 //! - [`regular`]: translates Lark grammars without recursion to regular expressions
-//! - [`schema`]: prepares JSON schemas, and finds the place of an error in them
+//! - [`schema`]: prepares JSON schemas, and finds the place of an error in them; [`pattern`]: their patterns
 //! - [`vocabulary`]: the tokens of a model, as a tree of bytes
 //! - [`compiler`]: compiles a grammar for a model, within limits, and keeps what was compiled last
 //! - [`state`]: the state of one sequence: the tokens allowed next, and the tokens so far
@@ -18,6 +18,7 @@ mod gbnf;
 mod grammar;
 mod lark;
 mod mask;
+mod pattern;
 mod prepared;
 mod regular;
 mod schema;
@@ -32,6 +33,7 @@ pub use error::{ConstraintError, GrammarError};
 pub use grammar::Grammar;
 pub use lark::LarkRules;
 pub use mask::TokenMask;
+pub use pattern::regex_of_pattern;
 pub use regular::{LarkError, regex_of_lark};
-pub use schema::JSON_WHITESPACE;
+pub use schema::lark_of_schema;
 pub use state::ConstraintState;

@@ -3,16 +3,27 @@
 use serde_json::{Map, Value, json};
 
 use super::error::GrammarError;
+use super::pattern;
 
 /// The white space between two parts of a JSON text, as a regular expression: two spaces, or a line break with indentation. Without a limit, models
 /// fill the answer with spaces.
-pub const JSON_WHITESPACE: &str = r" {1,2}|\r?\n[ \t]{0,20}";
+const JSON_WHITESPACE: &str = r" {1,2}|\r?\n[ \t]{0,20}";
 
 /// Most levels of a schema. The library descends into it recursively.
 const MAX_DEPTH: usize = 128;
 
+/// The characters after a backslash in strings and keys. Without `u`, which would let a key be spelled in a way that does not count
+/// as the property of its name: `"\u0061"` for `"a"`.
+const ESCAPES: &str = "nrbtf\\\"";
+
 /// The options of the library, as a member of the schema.
 const OPTIONS: &str = "x-guidance";
+
+/// The keywords whose members are schemas, whose items are, and that are schemas.
+const MAPS: [&str; 5] = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
+const LISTS: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
+const SINGLE: [&str; 9] =
+    ["items", "additionalProperties", "additionalItems", "not", "if", "then", "else", "contains", "propertyNames"];
 
 /// Keywords that only constrain a part of what they say, or that the library ignores.
 const NOT_ENFORCED: [&str; 9] = [
@@ -40,9 +51,59 @@ pub(super) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
         other => return Err(refused("#", format!("a schema must be an object, not {other}"))),
     };
     check(schema, &mut "#".to_owned(), 0)?;
-    object.remove(OPTIONS);
-    object.insert(OPTIONS.to_owned(), json!({ "whitespace_pattern": JSON_WHITESPACE }));
+    complete(&mut object, false);
     Ok(Value::Object(object))
+}
+
+/// The instances of a schema, as a part of a Lark grammar. If it is lenient, what cannot be enforced is ignored; otherwise a
+/// grammar with it is refused when it is compiled.
+#[must_use]
+pub fn lark_of_schema(schema: &Value, is_lenient: bool) -> String {
+    let mut object = match schema {
+        Value::Object(object) => object.clone(),
+        other => Map::from_iter([("allOf".to_owned(), json!([other]))]),
+    };
+    complete(&mut object, is_lenient);
+    format!("%json {}", Value::Object(object))
+}
+
+/// Removes what has no effect, and sets the options of the library, which a client cannot.
+fn complete(schema: &mut Map<String, Value>, is_lenient: bool) {
+    simplify(schema, is_lenient);
+    let options =
+        json!({ "whitespace_pattern": JSON_WHITESPACE, "json_allowed_escapes": ESCAPES, "lenient": is_lenient });
+    schema.insert(OPTIONS.to_owned(), options);
+}
+
+/// Removes keywords that have no effect with their values, because the library refuses them with any value. If it is lenient,
+/// removes those that it refuses even then.
+fn simplify(schema: &mut Map<String, Value>, is_lenient: bool) {
+    schema.retain(|keyword, value| match keyword.as_str() {
+        keyword if NOT_ENFORCED.contains(&keyword) => is_restrictive(keyword, Some(value)),
+        "$schema" => !is_lenient,
+        "pattern" => !is_lenient || value.as_str().is_none_or(pattern::is_supported),
+        _ => true,
+    });
+    if let Some(Value::Object(patterns)) = schema.get_mut("patternProperties") {
+        patterns.retain(|key, _| !is_lenient || pattern::is_supported(key));
+    }
+    for part in schema.iter_mut().flat_map(|(keyword, value)| parts(keyword, value)) {
+        if let Value::Object(part) = part {
+            simplify(part, is_lenient);
+        }
+    }
+}
+
+/// The schemas that are the value of a keyword.
+fn parts<'a>(keyword: &str, value: &'a mut Value) -> Vec<&'a mut Value> {
+    if SINGLE.contains(&keyword) && !value.is_array() {
+        return vec![value];
+    }
+    match value {
+        Value::Object(map) if MAPS.contains(&keyword) => map.values_mut().collect(),
+        Value::Array(list) if LISTS.contains(&keyword) || keyword == "items" => list.iter_mut().collect(),
+        _ => Vec::new(),
+    }
 }
 
 fn refused(pointer: &str, message: String) -> GrammarError {
@@ -80,10 +141,6 @@ fn is_restrictive(keyword: &str, value: Option<&Value>) -> bool {
 
 /// The schemas directly inside a schema, with their places. Members of `const`, `enum`, `default` and `examples` are data.
 fn subschemas(object: &Map<String, Value>) -> Vec<(&Value, String)> {
-    const MAPS: [&str; 5] = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
-    const LISTS: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
-    const SINGLE: [&str; 9] =
-        ["items", "additionalProperties", "additionalItems", "not", "if", "then", "else", "contains", "propertyNames"];
     let mut found = Vec::new();
     for (name, value) in object {
         match value {
@@ -173,8 +230,13 @@ mod tests {
     #[test]
     fn options_of_the_client_are_replaced() {
         let prepared = prepare(&json!({ "x-guidance": { "lenient": true }, "type": "string" })).unwrap();
-        assert_eq!(prepared[OPTIONS], json!({ "whitespace_pattern": JSON_WHITESPACE }));
+        assert_eq!(prepared[OPTIONS]["lenient"], false);
         assert_eq!(prepare(&json!(true)).unwrap().as_object().unwrap().len(), 1);
+        let text = lark_of_schema(&json!({ "x-guidance": { "coerce_one_of": true }, "type": "object" }), false);
+        assert!(
+            text.starts_with("%json {") && !text.contains("coerce") && text.contains(r#""lenient":false"#),
+            "{text}"
+        );
     }
 
     #[test]

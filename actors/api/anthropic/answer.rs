@@ -14,8 +14,6 @@ pub(super) struct Message {
     pub id: String,
     pub model: String,
     pub prompt_tokens: usize,
-    /// The answer may have several calls of tools.
-    pub parallel: bool,
 }
 
 impl Message {
@@ -39,7 +37,7 @@ impl Message {
     /// As [`Answers::next`].
     pub async fn whole(self, mut answers: Answers) -> Result<Value, ApiError> {
         let mut message = self.empty();
-        let mut content = Content { blocks: Blocks::new(self.parallel), written: Vec::new() };
+        let mut content = Content { blocks: Blocks::default(), written: Vec::new() };
         while let Some(next) = answers.next().await {
             match next?.1 {
                 AnswerEvent::Progress(_) | AnswerEvent::Prompt(_) => {}

@@ -32,9 +32,6 @@ pub(super) enum Change {
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     open: Option<Kind>,
-    calls: usize,
-    /// Calls after the first are left out.
-    one_call: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,16 +39,9 @@ enum Kind {
     Thinking,
     Text,
     ToolUse,
-    /// A call that is left out.
-    Skipped,
 }
 
 impl Blocks {
-    /// The blocks of an answer. Without `parallel` it has at most one call.
-    pub fn new(parallel: bool) -> Self {
-        Blocks { one_call: !parallel, ..Blocks::default() }
-    }
-
     /// What a delta changes.
     pub fn add(&mut self, delta: Delta) -> Vec<Change> {
         let mut changes = Vec::new();
@@ -60,13 +50,8 @@ impl Blocks {
             Delta::Reasoning(text) => self.extend(Kind::Thinking, Block::Thinking(String::new()), text, &mut changes),
             Delta::ToolCallStart { id, name, .. } => {
                 changes.extend(self.finish());
-                self.calls += 1;
-                if self.one_call && self.calls > 1 {
-                    self.open = Some(Kind::Skipped);
-                } else {
-                    self.open = Some(Kind::ToolUse);
-                    changes.push(Change::Open(Block::ToolUse { id, name, input: String::new() }));
-                }
+                self.open = Some(Kind::ToolUse);
+                changes.push(Change::Open(Block::ToolUse { id, name, input: String::new() }));
             }
             Delta::ToolCallArguments { fragment, .. } => {
                 changes.extend((self.open == Some(Kind::ToolUse)).then_some(Change::Append(fragment)));
@@ -77,7 +62,7 @@ impl Blocks {
 
     /// Ends the open block, if there is one.
     pub fn finish(&mut self) -> Option<Change> {
-        self.open.take().filter(|kind| *kind != Kind::Skipped).map(|_| Change::Close)
+        self.open.take().map(|_| Change::Close)
     }
 
     fn extend(&mut self, kind: Kind, empty: Block, text: String, changes: &mut Vec<Change>) {
@@ -126,8 +111,8 @@ mod tests {
         Delta::ToolCallArguments { index, fragment: fragment.to_owned() }
     }
 
-    fn whole(parallel: bool, deltas: Vec<Delta>) -> Vec<Block> {
-        let mut blocks = Blocks::new(parallel);
+    fn whole(deltas: Vec<Delta>) -> Vec<Block> {
+        let mut blocks = Blocks::default();
         let mut found: Vec<Block> = Vec::new();
         let mut changes: Vec<Change> = deltas.into_iter().flat_map(|delta| blocks.add(delta)).collect();
         changes.extend(blocks.finish());
@@ -160,7 +145,7 @@ mod tests {
 
     #[test]
     fn deltas_of_one_kind_are_one_block() {
-        let blocks: Vec<Value> = whole(true, answer()).into_iter().filter_map(Block::json).collect();
+        let blocks: Vec<Value> = whole(answer()).into_iter().filter_map(Block::json).collect();
         assert_eq!(
             json!(blocks),
             json!([
@@ -174,15 +159,8 @@ mod tests {
     }
 
     #[test]
-    fn without_parallel_calls_the_second_call_is_left_out() {
-        let blocks = whole(false, answer());
-        assert_eq!(blocks.len(), 4);
-        assert_eq!(blocks[3], Block::Text("Done.".into()));
-    }
-
-    #[test]
     fn a_call_that_was_cut_off_is_no_block_of_a_whole_answer() {
-        let blocks = whole(true, vec![Delta::Text("a".into()), start(0, "ls"), arguments(0, "{\"pa")]);
+        let blocks = whole(vec![Delta::Text("a".into()), start(0, "ls"), arguments(0, "{\"pa")]);
         let blocks: Vec<Value> = blocks.into_iter().filter_map(Block::json).collect();
         assert_eq!(json!(blocks), json!([{ "type": "text", "text": "a" }]));
     }

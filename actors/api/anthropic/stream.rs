@@ -21,7 +21,7 @@ pub(super) struct MessageEvents {
 
 impl MessageEvents {
     pub fn new(message: Message) -> Self {
-        MessageEvents { content: ContentEvents::new(message.parallel), message, has_failed: false }
+        MessageEvents { content: ContentEvents::default(), message, has_failed: false }
     }
 }
 
@@ -57,7 +57,7 @@ impl Encoder for MessageEvents {
         if self.has_failed { Vec::new() } else { vec![event(&json!({ "type": "message_stop" }))] }
     }
 
-    fn ping(&self) -> Event {
+    fn ping(&mut self) -> Event {
         event(&json!({ "type": "ping" }))
     }
 }
@@ -72,6 +72,7 @@ fn message_delta(finish: &Finish) -> Value {
 }
 
 /// The events of the content blocks.
+#[derive(Default)]
 struct ContentEvents {
     blocks: Blocks,
     /// What the open block is, empty.
@@ -81,10 +82,6 @@ struct ContentEvents {
 }
 
 impl ContentEvents {
-    fn new(parallel: bool) -> Self {
-        ContentEvents { blocks: Blocks::new(parallel), open: None, index: 0 }
-    }
-
     fn add(&mut self, deltas: Vec<Delta>) -> Vec<Value> {
         let mut data = Vec::new();
         for delta in deltas {
@@ -162,7 +159,7 @@ mod tests {
 
     #[test]
     fn each_block_starts_grows_and_stops_under_its_index() {
-        let mut content = ContentEvents::new(true);
+        let mut content = ContentEvents::default();
         let mut data = content.add(vec![Delta::Reasoning("hm".into()), Delta::Text("so".into())]);
         data.extend(content.add(vec![
             Delta::ToolCallStart { index: 0, id: "call_1".into(), name: "f".into() },

@@ -169,7 +169,7 @@ impl Encoder for AnswerEncoder {
         Vec::new()
     }
 
-    fn ping(&self) -> Event {
+    fn ping(&mut self) -> Event {
         Event::default().comment("ping")
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde_json::{Map, Value, json};
 
 use crate::api::fields::{Fields, missing};
-use crate::api::openai::messages::read_role;
+use crate::api::openai::messages::{call_arguments, read_role};
 use crate::serving::error::ApiError;
 
 /// Reads `messages`.
@@ -67,15 +67,8 @@ fn read_call(call: &Fields<'_>, calls: &mut OpenCalls) -> Result<Value, ApiError
     let function = call.object("function")?.ok_or_else(|| missing(&call.path("function"), "the function called"))?;
     let name = function.string("name")?.ok_or_else(|| missing(&function.path("name"), "the function's name"))?;
     let id = calls.begin(call.string("id")?, name);
-    let arguments = match function.get("arguments") {
-        None => json!({}),
-        // Some clients send the text that other protocols use.
-        Some(Value::String(text)) => match serde_json::from_str(text) {
-            Ok(object @ Value::Object(_)) => object,
-            _ => json!(text),
-        },
-        Some(arguments) => arguments.clone(),
-    };
+    // Some clients send the text that other protocols use.
+    let arguments = call_arguments(function.get("arguments"));
     Ok(json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } }))
 }
 

@@ -67,6 +67,7 @@ fn read(server: &Server, caller: &Caller, fields: &Fields<'_>) -> Result<(Servin
 
 fn read_options(fields: &Fields<'_>, tenancy: Tenancy) -> Result<GenerationOptions, ApiError> {
     let max_tokens = fields.count("max_completion_tokens", 1)?.or(fields.count("max_tokens", 1)?);
+    let max_tokens = max_tokens.or(sampling::n_predict(fields, 1)?);
     let wanted = fields.bool("logprobs")?.unwrap_or(false);
     let top = logprobs_count(fields, "top_logprobs")?;
     if !wanted && top.is_some_and(|top| top > 0) {

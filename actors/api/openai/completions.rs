@@ -95,9 +95,12 @@ struct TextOptions {
 
 impl CompletionOptions {
     fn read(fields: &Fields<'_>, tenancy: Tenancy) -> Result<Self, ApiError> {
-        let max_tokens = fields.count("max_tokens", 0)?.unwrap_or(DEFAULT_MAX_TOKENS);
+        let max_tokens = match (fields.count("max_tokens", 0)?, fields.get("n_predict")) {
+            (None, Some(_)) => sampling::n_predict(fields, 0)?,
+            (most, _) => Some(most.unwrap_or(DEFAULT_MAX_TOKENS)),
+        };
         let logprobs = logprobs_count(fields, "logprobs")?;
-        let mut options = sampling::read(fields, tenancy, Some(max_tokens), logprobs)?;
+        let mut options = sampling::read(fields, tenancy, max_tokens, logprobs)?;
         let text = TextOptions {
             echo: fields.bool("echo")?.unwrap_or(false),
             prompt_logprobs: options.prompt_logprobs.is_some(),

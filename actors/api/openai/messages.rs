@@ -7,7 +7,7 @@ use super::custom_tool;
 use crate::api::fields::{Fields, missing, wrong_type};
 use crate::serving::error::{ApiError, clip};
 
-const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
 /// Reads `messages`.
 ///
@@ -28,8 +28,8 @@ fn read_message(message: &Fields<'_>) -> Result<Value, ApiError> {
     let tool_calls = message.array("tool_calls")?.filter(|calls| !calls.is_empty());
     let content = match message.get("content") {
         Some(content) => read_content(content, &message.path("content"))?,
-        // A turn that only called tools, or an empty answer, has no content.
-        None if role == "assistant" => String::new(),
+        // A turn that only called tools, or an empty answer, has no content, and a tool may have nothing to say.
+        None if role == "assistant" || message.map().contains_key("content") => String::new(),
         None => return Err(missing(&message.path("content"), "a string or a list of text parts")),
     };
     let mut read = Map::new();
@@ -56,7 +56,7 @@ fn read_message(message: &Fields<'_>) -> Result<Value, ApiError> {
     Ok(Value::Object(read))
 }
 
-/// Reads the role of a message. Templates know `developer` as `system`.
+/// Reads the role of a message. Templates know `developer` as `system`, and `function` as `tool`.
 ///
 /// # Errors
 /// [`ApiError::InvalidRequest`] that names the field.
@@ -65,6 +65,8 @@ pub(in crate::api) fn read_role(message: &Fields<'_>) -> Result<&'static str, Ap
     let role = message.string("role")?.ok_or_else(|| missing(&path, &format!("one of {}", ROLES.join(", "))))?;
     match ROLES.into_iter().find(|known| *known == role) {
         Some("developer") => Ok("system"),
+        // What results of tools were called before there were ids of calls.
+        Some("function") => Ok("tool"),
         Some(role) => Ok(role),
         None => {
             Err(ApiError::invalid(&path, format!("`{path}` must be one of {}, not {}", ROLES.join(", "), clip(role))))
@@ -117,12 +119,22 @@ fn read_tool_call(call: &Value, path: String) -> Result<Value, ApiError> {
         fields.object("function")?.ok_or_else(|| missing(&fields.path("function"), "the function called"))?;
     function.string("name")?.ok_or_else(|| missing(&function.path("name"), "the function's name"))?;
     let mut call = call.clone();
-    if let Some(Value::String(arguments)) = function.get("arguments")
-        && let Ok(parsed @ Value::Object(_)) = serde_json::from_str(arguments)
-    {
-        call["function"]["arguments"] = parsed;
-    }
+    call["function"]["arguments"] = call_arguments(function.get("arguments"));
     Ok(call)
+}
+
+/// The arguments of a call as templates expect them. Without arguments they are an empty object, and a text that is no object
+/// stays as it is.
+pub(in crate::api) fn call_arguments(arguments: Option<&Value>) -> Value {
+    match arguments {
+        None => json!({}),
+        Some(Value::String(text)) if text.trim().is_empty() => json!({}),
+        Some(Value::String(text)) => match serde_json::from_str(text) {
+            Ok(object @ Value::Object(_)) => object,
+            _ => json!(text),
+        },
+        Some(arguments) => arguments.clone(),
+    }
 }
 
 /// A call of a custom tool, as a call of the function that stands for it.
@@ -159,6 +171,41 @@ mod tests {
                 { "role": "assistant", "content": "" },
             ])
         );
+    }
+
+    #[test]
+    fn results_may_be_empty_and_have_the_older_role() {
+        let read = messages(json!([
+            { "role": "function", "name": "f", "content": "2" },
+            { "role": "tool", "tool_call_id": "1", "content": null },
+            { "role": "user", "content": null },
+        ]));
+        assert_eq!(
+            read.unwrap(),
+            json!([
+                { "role": "tool", "content": "2", "name": "f" },
+                { "role": "tool", "content": "", "tool_call_id": "1" },
+                { "role": "user", "content": "" },
+            ])
+        );
+    }
+
+    #[test]
+    fn arguments_that_are_not_an_object_stay_as_they_are() {
+        for (text, expected) in [("{\"a\":[]}", json!({ "a": [] })), ("{\"a\":", json!("{\"a\":")), ("5", json!("5"))] {
+            assert_eq!(call_arguments(Some(&json!(text))), expected);
+        }
+    }
+
+    #[test]
+    fn a_call_without_arguments_has_an_empty_object() {
+        for function in
+            [json!({ "name": "f" }), json!({ "name": "f", "arguments": "" }), json!({ "name": "f", "arguments": null })]
+        {
+            let call = json!({ "id": "1", "type": "function", "function": function });
+            let read = messages(json!([{ "role": "assistant", "tool_calls": [call] }])).unwrap();
+            assert_eq!(read[0]["tool_calls"][0]["function"]["arguments"], json!({}), "{function}");
+        }
     }
 
     #[test]

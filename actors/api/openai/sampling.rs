@@ -7,7 +7,7 @@ use cuelight_engine::engine::TokenId;
 
 use super::speculation;
 use crate::api::fields::{Fields, number};
-use crate::api::{extra_samplers, lora_choice, reports, stop_strings};
+use crate::api::{extra_samplers, llama_sampling, lora_choice, reports, stop_strings};
 use crate::core::request::{PartialSampling, SamplingParams, StopConditions};
 use crate::serving::error::{ApiError, clip};
 use crate::serving::options::{GenerationOptions, StreamOptions};
@@ -100,10 +100,21 @@ fn stated_sampling(fields: &Fields<'_>) -> Result<PartialSampling, ApiError> {
         temperature: fields.number("temperature", 0.0..=2.0)?,
         // Other servers use -1 for off.
         top_k: fields.integer("top_k", -1..=i64::from(u32::MAX))?.map(|k| usize::try_from(k).unwrap_or(0)),
-        top_p: fields.number("top_p", ABOVE_ZERO_TO_ONE)?,
+        top_p: fields.share("top_p")?,
         min_p: fields.number("min_p", 0.0..=1.0)?,
-        repetition_penalty: fields.number("repetition_penalty", REPETITION_PENALTIES)?,
+        repetition_penalty: match fields.number("repetition_penalty", REPETITION_PENALTIES)? {
+            None => llama_sampling::repetition_penalty(fields)?,
+            penalty => penalty,
+        },
     })
+}
+
+/// The most tokens by llama.cpp's name, at least `least`. `None`: as many as fit.
+pub(super) fn n_predict(fields: &Fields<'_>, least: u32) -> Result<Option<usize>, ApiError> {
+    match fields.integer("n_predict", i64::MIN..=i64::MAX)? {
+        Some(most) if most >= 0 => fields.count("n_predict", least),
+        _ => Ok(None),
+    }
 }
 
 fn sampling_params(fields: &Fields<'_>, stated: PartialSampling) -> Result<SamplingParams, ApiError> {
@@ -202,7 +213,8 @@ mod tests {
     fn each_invalid_value_is_named() {
         for (body, name) in [
             (json!({ "temperature": -1 }), "temperature"),
-            (json!({ "top_p": 0 }), "top_p"),
+            (json!({ "top_p": 1.5 }), "top_p"),
+            (json!({ "repeat_penalty": 0 }), "repeat_penalty"),
             (json!({ "n": 0 }), "n"),
             (json!({ "stop": ["a", ""] }), "stop[1]"),
             (json!({ "stop": 5 }), "stop"),
@@ -238,6 +250,27 @@ mod tests {
         let options = read(&json!({ "n": 3, "seed": 7, "max_tokens": 4 })).unwrap();
         let seeds: Vec<_> = options.sequences(vec![1, 2], 100).unwrap().map(|one| one.sampling.seed).collect();
         assert_eq!(seeds, [Some(7), Some(8), Some(9)]);
+    }
+
+    #[test]
+    fn names_of_llama_cpp_are_known() {
+        for (body, penalty) in [
+            (json!({ "repeat_penalty": 1.5 }), 1.5),
+            (json!({ "repeat_penalty": 1.5, "repeat_last_n": 0 }), 1.0),
+            (json!({ "repeat_penalty": 1.5, "repetition_penalty": 1.2 }), 1.2),
+        ] {
+            assert_eq!(read(&body).unwrap().sampling.repetition_penalty, penalty, "{body}");
+        }
+        for (most, expected) in [(json!(7), Some(7)), (json!(-1), None), (json!(null), None)] {
+            assert_eq!(n_predict(&Fields::of_body(&json!({ "n_predict": most })).unwrap(), 1).unwrap(), expected);
+        }
+        assert!(n_predict(&Fields::of_body(&json!({ "n_predict": 0 })).unwrap(), 1).is_err());
+    }
+
+    #[test]
+    fn a_share_of_nothing_keeps_the_most_likely_token() {
+        let top_p = read(&json!({ "top_p": 0 })).unwrap().sampling.top_p;
+        assert!(top_p > 0.0 && top_p < 1e-30, "{top_p}");
     }
 
     #[test]

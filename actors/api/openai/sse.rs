@@ -31,6 +31,11 @@ pub(super) trait Chunks: Send + 'static {
         vec![error.body()]
     }
 
+    /// What is sent while there is no output. `None`: a comment.
+    fn ping(&mut self) -> Option<Value> {
+        None
+    }
+
     /// The name of a chunk's event. `None`: the event has no name.
     fn name(_chunk: &Value) -> Option<&str> {
         None
@@ -68,8 +73,8 @@ impl<C: Chunks> Encoder for DataLines<C> {
         events
     }
 
-    fn ping(&self) -> Event {
-        Event::default().comment("ping")
+    fn ping(&mut self) -> Event {
+        self.0.ping().map_or_else(|| Event::default().comment("ping"), |chunk| frame::<C>(&chunk))
     }
 }
 

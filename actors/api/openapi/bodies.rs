@@ -157,6 +157,7 @@ const KEEP: &[Field] = &[
 
 const LIMITS: &[Field] = &[
     field("max_tokens", Integer, "Most tokens to generate."),
+    field("n_predict", Integer, "llama.cpp's name of max_tokens; -1 is the rest of the context."),
     field("n", Integer, "Number of answers, 1 to 128."),
     field("stop", Any, "A text, or a list of texts, before which the answer ends."),
     field("stop_token_ids", List, "Token ids that end the answer."),
@@ -167,19 +168,20 @@ const LIMITS: &[Field] = &[
 
 const NUCLEUS: &[Field] = &[
     field("temperature", Number, "0 to 2; 0 always picks the most likely token."),
-    field("top_p", Number, "Keep the most likely tokens that have this probability together; above 0, up to 1."),
+    field("top_p", Number, "Keep the most likely tokens that have this probability together; 0 to 1."),
     field("stream", Boolean, "Whether to send the answer while it is generated."),
 ];
 
 const SAMPLING: &[Field] = &[
     field("temperature", Number, "0 to 2; 0 always picks the most likely token."),
-    field("top_p", Number, "Keep the most likely tokens that have this probability together; above 0, up to 1."),
+    field("top_p", Number, "Keep the most likely tokens that have this probability together; 0 to 1."),
     field("top_k", Integer, "Keep this many of the most likely tokens; 0 and -1 turn it off."),
     field("min_p", Number, "Drop tokens below this part of the highest probability; 0 to 1."),
     field("typical_p", Number, "Keep the most typical tokens that have this probability together; above 0, up to 1."),
     field("presence_penalty", Number, "-2 to 2."),
     field("frequency_penalty", Number, "-2 to 2."),
     field("repetition_penalty", Number, "0.01 to 100; 1 turns it off."),
+    field("repeat_penalty", Number, "llama.cpp's name of repetition_penalty; repeat_last_n: 0 turns it off."),
     field("logit_bias", Object, "Token ids with a bias of -100 to 100."),
     field("seed", Integer, "The same seed gives the same text."),
 ];

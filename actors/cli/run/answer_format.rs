@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cuelight_engine::constraint::{Constraint, Grammar};
+use cuelight_engine::constraint::{Constraint, Grammar, GrammarError};
 use cuelight_engine::format::chat_template::Cancellation;
 use serde_json::{Map, Value};
 
@@ -74,20 +74,20 @@ impl AskedFormat {
     /// [`CliError`] that names the file when it cannot be enforced.
     pub fn compile(self, model: &ServedModel, is_chat: bool) -> Result<AnswerFormat, CliError> {
         let compile = |(file, grammar): (PathBuf, Grammar)| {
-            let grammar = if is_chat { with_headers(grammar, model) } else { grammar };
-            let compiled = model.constraints.compile(&grammar);
+            let grammar = if is_chat { with_headers(grammar, model) } else { Ok(grammar) };
+            let compiled = grammar.and_then(|grammar| model.constraints.compile(&grammar));
             compiled.map_err(|error| CliError::Failed(format!("{} cannot be enforced: {error}", file.display())))
         };
         Ok(AnswerFormat { constraint: self.grammar.map(compile).transpose()?, variables: self.variables })
     }
 }
 
-fn with_headers(grammar: Grammar, model: &ServedModel) -> Grammar {
+fn with_headers(grammar: Grammar, model: &ServedModel) -> Result<Grammar, GrammarError> {
     let rules = model.find_output_rules(&Cancellation::default());
-    match rules.format.grammar_around(&[], false, &rules.special_tokens(&model.tokenizer), false) {
+    Ok(match rules.format.grammar_around(&[], false, &rules.special_tokens(&model.tokenizer), false)? {
         Some(lark) => Grammar::Around { lark, answer: Box::new(grammar) },
         None => grammar,
-    }
+    })
 }
 
 fn schema(file: &Path) -> Result<Grammar, CliError> {

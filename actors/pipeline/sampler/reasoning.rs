@@ -42,6 +42,8 @@ pub(super) enum Part {
     Begins { text: String, is_certain: bool },
     /// Reasoning, or its end.
     Reasoning(String),
+    /// The end of the reasoning, and the beginning of the answer.
+    Ends { reasoning: String, answer: String },
     /// The answer.
     Answer(String),
 }
@@ -85,6 +87,13 @@ impl Reasoning {
             }
             _ => None,
         }
+    }
+
+    /// Whether a token with this text would end the reasoning and begin the answer.
+    pub fn runs_over(&self, text: &str) -> bool {
+        let Phase::Inside { tail } = &self.phase else { return false };
+        let after = after_marker(tail, text, &self.options.end.text);
+        after.is_some_and(|at| !text[at..].trim().is_empty())
     }
 
     /// The constraint allows no answer that begins like this.
@@ -148,17 +157,28 @@ impl Reasoning {
         self.forced += usize::from(self.forced() == Some(token));
         self.tokens += 1;
         let Phase::Inside { tail } = &mut self.phase else { return Part::Answer(text) };
-        tail.push_str(&text);
         let end = self.options.end.text.as_str();
-        if tail.contains(end) {
-            self.forced = 0;
-            self.phase = if self.options.repeats { Phase::beginning() } else { Phase::Over };
-        } else {
+        let Some(at) = after_marker(tail, &text, end) else {
+            tail.push_str(&text);
             let kept = tail.len().saturating_sub(end.len());
             tail.drain(..tail.floor_char_boundary(kept));
+            return Part::Reasoning(text);
+        };
+        self.forced = 0;
+        self.phase = if self.options.repeats { Phase::beginning() } else { Phase::Over };
+        if self.options.repeats || at == text.len() {
+            return Part::Reasoning(text);
         }
-        Part::Reasoning(text)
+        let (reasoning, answer) = text.split_at(at);
+        Part::Ends { reasoning: reasoning.to_owned(), answer: answer.to_owned() }
     }
+}
+
+/// Where in the newest text a marker ends that may have begun before it.
+fn after_marker(before: &str, newest: &str, marker: &str) -> Option<usize> {
+    let whole = format!("{before}{newest}");
+    let end = whole.find(marker)? + marker.len();
+    Some(end.saturating_sub(before.len()))
 }
 
 impl Phase {
@@ -211,6 +231,18 @@ mod tests {
         assert_eq!(accept(&mut reasoning, 2, "ink>"), thought("ink>"));
         assert!(!reasoning.is_inside());
         assert_eq!(accept(&mut reasoning, 3, "yes"), answer("yes"));
+    }
+
+    #[test]
+    fn a_token_may_end_the_reasoning_and_begin_the_answer() {
+        let mut reasoning = reasoning(true, None);
+        accept(&mut reasoning, 1, "hm </think");
+        for (text, runs_over) in [(">{", true), (">\n\n", false), (">", false), ("> {", true), ("{>", false)] {
+            assert_eq!(reasoning.runs_over(text), runs_over, "{text:?}");
+        }
+        let ends = Part::Ends { reasoning: ">".to_owned(), answer: "{".to_owned() };
+        assert_eq!(accept(&mut reasoning, 2, ">{"), ends);
+        assert!(!reasoning.is_inside());
     }
 
     #[test]

@@ -490,6 +490,7 @@ impl SequenceSampler {
         match part {
             // Stop strings end the answer, not the reasoning.
             Part::Reasoning(text) => Ok((text, last.map(|reason| (reason, self.rest())))),
+            Part::Ends { reasoning, answer } => self.end_reasoning(reasoning, answer, last),
             Part::Begins { text, is_certain } => self.begin_reasoning(token, text, is_certain, last),
             Part::Undecided => {
                 self.try_constraint(token)?;
@@ -527,6 +528,21 @@ impl SequenceSampler {
         }
         self.constraint = Some(OutputConstraint::new(asked));
         Ok((text, last.map(|reason| (reason, self.rest()))))
+    }
+
+    /// The text of a token that ends the reasoning, with the beginning of the answer.
+    fn end_reasoning(
+        &mut self,
+        reasoning: String,
+        answer: String,
+        last: Option<FinishReason>,
+    ) -> Result<(String, RequestEnd), ConstraintError> {
+        if self.constraint.is_some() && !answer.trim().is_empty() {
+            let reason = "a token that ends the reasoning has a part of the answer, which cannot be checked";
+            return Err(ConstraintError(reason.to_owned()));
+        }
+        let (text, end) = self.accept(answer, last);
+        Ok((reasoning + &text, end))
     }
 
     /// Adds a token to the constraint that may also belong to the marker before reasoning.
@@ -595,7 +611,21 @@ impl SequenceSampler {
         banned.extend(self.reasoning.as_ref().and_then(Reasoning::barred));
         let request = &self.record.request;
         let draw = Draw { seed: self.record.seed, position: (request.prompt.len() + self.generated) as u64 };
-        sampler.choose(row, &request.sampling, &self.counts, &banned, mask.as_ref(), draw).map_err(unusable)
+        loop {
+            let token = sampler.choose(row, &request.sampling, &self.counts, &banned, mask.as_ref(), draw);
+            let token = token.map_err(unusable)?;
+            if !self.runs_over(token, tokenizer) {
+                return Ok(token);
+            }
+            banned.push(token);
+        }
+    }
+
+    /// Whether a token ends the reasoning and begins the answer, where a constraint would not see that beginning.
+    fn runs_over(&self, token: TokenId, tokenizer: &Tokenizer) -> bool {
+        let text = || String::from_utf8_lossy(tokenizer.token_bytes(token, false));
+        let reasoning = self.reasoning.as_ref().filter(|_| self.constraint.is_some());
+        reasoning.is_some_and(|reasoning| reasoning.runs_over(&text()))
     }
 
     /// The tokens that may come next. `None` when all may.

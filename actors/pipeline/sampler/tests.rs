@@ -7,11 +7,11 @@ use cuelight_engine::sample::TokenSampler;
 
 use super::sequence::{Advance, Computed, SampleOutcome, SequenceSampler};
 use super::*;
-use crate::core::request::{FinishReason, GenerationRequest, SamplingParams, StopConditions};
+use crate::core::request::{FinishReason, GenerationRequest, Marker, ReasoningOptions, SamplingParams, StopConditions};
 use crate::core::stop_strings::StopStrings;
 use crate::pipeline::client::{ClientStream, channel};
 use crate::pipeline::policy::Verdict;
-use crate::pipeline::simulation::tokenizer;
+use crate::pipeline::simulation::{tokenizer, tokenizer_of_words};
 
 /// A sequence with its client.
 struct Fixture {
@@ -22,7 +22,15 @@ struct Fixture {
 
 impl Fixture {
     fn new(prompt: &str, stop: StopConditions, change: impl FnOnce(&mut GenerationRequest)) -> Self {
-        let tokenizer = tokenizer();
+        Self::with_tokenizer(tokenizer(), prompt, stop, change)
+    }
+
+    fn with_tokenizer(
+        tokenizer: Arc<Tokenizer>,
+        prompt: &str,
+        stop: StopConditions,
+        change: impl FnOnce(&mut GenerationRequest),
+    ) -> Self {
         let mut request = GenerationRequest {
             prompt: tokenizer.encode(prompt, false, false).unwrap(),
             sampling: SamplingParams { temperature: 0.0, ..Default::default() },
@@ -227,6 +235,39 @@ fn constrained(pattern: &str, change: impl FnOnce(&mut GenerationRequest)) -> Fi
         request.constraint = Some(constraint);
         change(request);
     })
+}
+
+/// A sequence that reasons, over a vocabulary with the token `>{`, which has the number 257.
+fn reasoning(change: impl FnOnce(&mut GenerationRequest)) -> Fixture {
+    let marker = |text: &str| Marker { text: text.into(), tokens: tokens(text) };
+    let (start, end) = (marker("<t>"), marker("</t>"));
+    let options = ReasoningOptions { is_open: true, start, end, distinct: 0, repeats: false, budget: None };
+    Fixture::with_tokenizer(tokenizer_of_words(&[">{"]), "hi", stop(50), |request| {
+        request.reasoning = Some(options);
+        change(request);
+    })
+}
+
+#[tokio::test]
+async fn a_token_that_begins_the_answer_after_the_reasoning_is_not_missed() {
+    let compiler = ConstraintCompiler::new(tokenizer_of_words(&[">{"]), 258);
+    let constraint = compiler.compile(&Grammar::Regex("\\{a\\}".into())).unwrap();
+    let mut fixture = reasoning(|request| request.constraint = Some(constraint));
+    let [open, slash, letter, close] = tokens("</t>")[..] else { panic!("four tokens") };
+    for (index, best) in [&[open][..], &[slash], &[letter], &[257, close]].into_iter().enumerate() {
+        let (task, row) = (fixture.task(index), fixture.row(best));
+        fixture.advance(task, &row);
+    }
+    let mut all = String::new();
+    drop(fixture.sequence);
+    while let Some(Event::Token { text, .. }) = fixture.client.next().await {
+        all.push_str(&text);
+    }
+    assert!(all.ends_with("</t>{a}"), "{all}");
+
+    let stopped = reasoning(|request| request.stop.strings = stops(&["{a"]));
+    let generated = [&tokens("hm</t")[..], &[257], &tokens("ab")].concat();
+    assert_eq!(stopped.generate(&generated).await, (FinishReason::StopString("{a".into()), "hm</t>".into()));
 }
 
 /// The verdict for the sampled token `text`, with the number of forced tokens after it.

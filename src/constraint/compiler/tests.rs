@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 use serde_json::json;
 
+use super::super::lark_of_schema;
 use super::super::testing::{END, accepts, compiler, refusal};
 use super::*;
 use crate::engine::TokenId;
@@ -84,6 +85,49 @@ fn what_cannot_be_enforced_is_refused_with_its_place() {
     assert!(refusal(Grammar::Regex("(".into())).1.len() < 400);
     assert!(refusal(Grammar::Lark("start: missing".into())).1.contains("missing"));
     assert!(refusal(Grammar::Choice(Vec::new())).1.contains("at least one"));
+}
+
+#[test]
+fn keywords_that_restrict_nothing_are_no_reason_to_refuse() {
+    let schema = json!({
+        "type": "object",
+        "properties": { "a": { "type": "array", "items": { "type": "integer" }, "uniqueItems": false } },
+        "unevaluatedProperties": true,
+        "dependentRequired": {},
+        "additionalProperties": false,
+    });
+    let constraint = compiler().compile(&Grammar::JsonSchema(schema)).unwrap();
+    assert!(accepts(&constraint, r#"{"a": [1, 1]}"#) && !accepts(&constraint, r#"{"a": ["x"]}"#));
+}
+
+#[test]
+fn a_property_has_no_other_spelling() {
+    let schema = json!({ "type": "object", "properties": { "a": { "type": "integer" } } });
+    let lark = format!("start: {}", lark_of_schema(&schema, true));
+    for grammar in [Grammar::JsonSchema(schema), Grammar::Lark(lark)] {
+        let constraint = compiler().compile(&grammar).unwrap();
+        assert!(accepts(&constraint, r#"{"a": 1, "b\n": "\n\t\b\f\r\"\\ å😀"}"#));
+        for text in [r#"{"a": 1, "\u0061": "x"}"#, r#"{"\u0061": "x"}"#, r#"{"a": 1, "a": "x"}"#, r#"{"a": "x"}"#] {
+            assert!(!accepts(&constraint, text), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_lenient_schema_loses_only_what_cannot_be_enforced() {
+    let schema = json!({
+        "$schema": "http://json-schema.org/schema#",
+        "type": "object",
+        "properties": { "n": { "type": "string", "pattern": "^(?!^[-+.]*$)[+-]?0*\\d*\\.?\\d*$", "maxLength": 3 } },
+        "patternProperties": { "(?=x)": { "type": "string" } },
+        "required": ["n"],
+        "additionalProperties": false,
+    });
+    let compile =
+        |is_lenient| compiler().compile(&Grammar::Lark(format!("start: {}", lark_of_schema(&schema, is_lenient))));
+    let lenient = compile(true).unwrap();
+    assert!(accepts(&lenient, r#"{"n": "1.5"}"#) && !accepts(&lenient, r#"{"n": "12.5"}"#));
+    assert!(compile(false).is_err());
 }
 
 #[test]

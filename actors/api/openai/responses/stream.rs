@@ -6,7 +6,7 @@ use super::item::{Content, Item, Status};
 use super::keeper::Keeper;
 use super::output::{Change, ChangeKind, Output};
 use super::response::{ResponseParts, Stage, is_cut_off};
-use crate::api::openai::custom_tool;
+use crate::api::openai::custom_tool::{self, InputReader};
 use crate::api::openai::sse::Chunks;
 use crate::output::Delta;
 use crate::serving::answers::{AnswerEvent, Finish};
@@ -18,6 +18,8 @@ pub(super) struct ResponseEvents {
     output: Output,
     stage: Stage,
     numbering: Numbering,
+    /// Reads the input of the custom call that is being made.
+    input: InputReader,
     /// Keeps the response when it is complete.
     keeper: Option<Keeper>,
 }
@@ -38,7 +40,14 @@ impl Numbering {
 impl ResponseEvents {
     /// For a response whose `output` has no items so far.
     pub fn new(parts: ResponseParts, output: Output, keeper: Option<Keeper>) -> Self {
-        ResponseEvents { parts, output, stage: Stage::InProgress, numbering: Numbering::default(), keeper }
+        ResponseEvents {
+            parts,
+            output,
+            stage: Stage::InProgress,
+            numbering: Numbering::default(),
+            input: InputReader::default(),
+            keeper,
+        }
     }
 
     /// The complete response, which is kept now if the client wants it.
@@ -95,7 +104,8 @@ impl ResponseEvents {
 
     fn encode(&mut self, change: Change, events: &mut Vec<Value>) {
         let Some(item) = self.output.items().get(change.index) else { return };
-        let mut encoder = Encoder { item, index: change.index, numbering: &mut self.numbering, events };
+        let (numbering, input) = (&mut self.numbering, &mut self.input);
+        let mut encoder = Encoder { item, index: change.index, numbering, input, events };
         match change.kind {
             ChangeKind::Begun => encoder.begun(),
             ChangeKind::Grown { delta, logprobs } => encoder.grown(&delta, logprobs),
@@ -128,6 +138,11 @@ impl Chunks for ResponseEvents {
         Vec::new()
     }
 
+    // Clients such as Codex give up on a stream without events, for which comments do not count.
+    fn ping(&mut self) -> Option<Value> {
+        Some(self.begun("response.in_progress"))
+    }
+
     fn fail(&mut self, error: &ApiError) -> Vec<Value> {
         self.stage = Stage::Failed(error.clone());
         vec![self.last()]
@@ -143,6 +158,7 @@ struct Encoder<'a> {
     item: &'a Item,
     index: usize,
     numbering: &'a mut Numbering,
+    input: &'a mut InputReader,
     events: &'a mut Vec<Value>,
 }
 
@@ -166,8 +182,10 @@ impl Encoder<'_> {
             Content::FunctionCall { .. } => {
                 self.push_named("response.function_call_arguments.delta", json!({ "delta": delta }));
             }
-            // The input is a part of the arguments, and is known at their end.
-            Content::CustomCall { .. } => {}
+            Content::CustomCall { .. } => {
+                let input = self.input.push(delta);
+                self.input_grown(&input);
+            }
         }
     }
 
@@ -185,8 +203,9 @@ impl Encoder<'_> {
                 self.push_named("response.function_call_arguments.done", done);
             }
             Content::CustomCall { arguments, .. } => {
+                let rest = std::mem::take(self.input).finish();
+                self.input_grown(&rest);
                 let input = custom_tool::input(arguments);
-                self.push_named("response.custom_tool_call_input.delta", json!({ "delta": input }));
                 self.push_named("response.custom_tool_call_input.done", json!({ "input": input }));
             }
         }
@@ -194,6 +213,12 @@ impl Encoder<'_> {
             self.push_named("response.content_part.done", json!({ "content_index": 0, "part": part }));
         }
         self.push("response.output_item.done", json!({ "item": self.item.json() }));
+    }
+
+    fn input_grown(&mut self, delta: &str) {
+        if !delta.is_empty() {
+            self.push_named("response.custom_tool_call_input.delta", json!({ "delta": delta }));
+        }
     }
 
     /// An event that names the item by its id.
