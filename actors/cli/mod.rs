@@ -26,6 +26,7 @@ mod lora;
 mod man;
 mod model;
 mod model_name;
+mod observed;
 mod open_files;
 mod perplexity;
 mod ps;
@@ -46,6 +47,7 @@ mod text_file;
 mod tokenize;
 mod tuning;
 mod unknown_flags;
+mod w8a8;
 
 use std::ffi::OsString;
 use std::io;
