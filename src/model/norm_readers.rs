@@ -11,7 +11,7 @@ use super::builder::RowNorm;
 pub struct NormReaders<'a> {
     /// The norm.
     pub norm: &'a RowNorm,
-    /// The tensors of the matrices that multiply its output, each once, if nothing else reads it.
+    /// The tensors of the matrices that multiply its output, each once, if nothing else reads it. None if no matrix does.
     pub matrices: Result<Vec<String>, NotMovable>,
 }
 
@@ -51,6 +51,9 @@ impl ModelGraph {
         }
         let readers = self.graph.readers(norm.output).ok_or(NotMovable::IsResult)?;
         let mut tensors = Vec::new();
+        if readers.iter().all(|(op, input)| op.multiplies(*input).is_none()) {
+            return Ok(tensors);
+        }
         for (op, input) in &readers {
             let weights = op.multiplies(*input).ok_or(NotMovable::OtherReader { op: op.name() })?;
             tensors.extend(weights.into_iter().map(|weight| weight.tensor().to_owned()));

@@ -80,9 +80,10 @@ pub(super) fn groups(
 ) -> (Vec<SmoothedGroup>, Vec<Unsmoothed>) {
     let stored = Stored::new(origins.tensors());
     let (mut groups, mut unsmoothed) = (Vec::new(), Vec::new());
-    for NormReaders { norm, matrices } in model.norm_readers() {
+    let of_layers = model.norm_readers().into_iter().filter(|readers| readers.norm.weight.starts_with("blk."));
+    for NormReaders { norm, matrices } in of_layers {
         match matrices.map_err(NotSmoothed::from).and_then(|matrices| stored.group(norm, matrices)) {
-            Ok(group) if group.matrices.iter().any(|matrix| quantized[*matrix]) => groups.push(group),
+            Ok(Some(group)) if group.matrices.iter().any(|matrix| quantized[*matrix]) => groups.push(group),
             Ok(_) => {}
             Err(reason) => unsmoothed.push(Unsmoothed { norm: norm.weight.clone(), reason }),
         }
@@ -107,7 +108,11 @@ impl<'a> Stored<'a> {
         Stored { origins, by_use }
     }
 
-    fn group(&self, norm: &RowNorm, tensors: Vec<String>) -> Result<SmoothedGroup, NotSmoothed> {
+    /// The group of a norm and its matrices; `None` if it has none.
+    fn group(&self, norm: &RowNorm, tensors: Vec<String>) -> Result<Option<SmoothedGroup>, NotSmoothed> {
+        if tensors.is_empty() {
+            return Ok(None);
+        }
         let (weight, change) = self.vector(&norm.weight, &[Change::Rows, Change::AddOne])?;
         let bias = norm.bias.as_deref().map(|bias| self.vector(bias, &[Change::Rows])).transpose()?;
         let width = self.origins[weight].tensor.shape[0];
@@ -121,13 +126,8 @@ impl<'a> Stored<'a> {
         }
         matrices.sort_unstable();
         matrices.dedup();
-        Ok(SmoothedGroup {
-            norm: weight,
-            bias: bias.map(|(bias, _)| bias),
-            lacks_one: change == Change::AddOne,
-            matrices,
-            tensors,
-        })
+        let (bias, lacks_one) = (bias.map(|(bias, _)| bias), change == Change::AddOne);
+        Ok(Some(SmoothedGroup { norm: weight, bias, lacks_one, matrices, tensors }))
     }
 
     /// The only tensor that becomes `name` and nothing else, with one of these changes.
