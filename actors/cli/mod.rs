@@ -18,6 +18,7 @@ mod draft;
 mod echo;
 mod error;
 mod found_model;
+mod gguf_copy;
 mod hints;
 mod imatrix;
 mod list;

@@ -4,16 +4,14 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cuelight_engine::cancel::LoadCancel;
 use cuelight_engine::checkpoint;
 use cuelight_engine::quantize::{ImportanceMatrix, Override, QuantizeError, QuantizeOptions, QuantizePlan, Target};
 
 use super::terminal::{Align, markdown, print};
-use super::tuning::Tuned;
 use super::w8a8::{self, Job, W8a8Args};
-use super::{CliError, Context, async_runtime};
+use super::{CliError, Context, gguf_copy};
 use crate::config::flags::{Flags, HubFlags};
-use crate::config::{ByteSize, Config, Given};
+use crate::config::{ByteSize, Given};
 
 /// Write a copy of a model with fewer bits per weight.
 #[derive(Debug, clap::Args)]
@@ -150,7 +148,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
 fn write_directory(args: &Args, context: &Context) -> Result<(), CliError> {
     let output = &args.output;
     output.check_out()?;
-    let threads = output.threads.or_else(|| NonZeroUsize::new(threads(&context.config)));
+    let threads = output.threads.or_else(|| NonZeroUsize::new(gguf_copy::threads(&context.config)));
     let job = Job {
         model: context.locate(&output.model)?,
         out: &output.out,
@@ -173,7 +171,7 @@ pub(super) fn write_copy(args: &OutputArgs, options: QuantizeOptions, context: &
             args.out.display()
         )));
     }
-    let threads = args.threads.map_or_else(|| threads(&context.config), NonZeroUsize::get);
+    let threads = args.threads.map_or_else(|| gguf_copy::threads(&context.config), NonZeroUsize::get);
     let options = QuantizeOptions { is_complete: true, threads, ..options };
     let checkpoint = checkpoint::open(&path).map_err(CliError::other)?;
     let plan = QuantizePlan::new(&*checkpoint, &options).map_err(CliError::other)?;
@@ -181,34 +179,14 @@ pub(super) fn write_copy(args: &OutputArgs, options: QuantizeOptions, context: &
         return print(&table(&plan));
     }
     let start = Instant::now();
-    match write(&plan, &args.out, context)? {
+    match gguf_copy::write(&plan, &args.out, context)? {
         Some(bytes) => print(&summary(&plan, &args.out, bytes, start.elapsed())),
         None => Err(CliError::Failed(format!("{}: another process is writing this file", args.out.display()))),
     }
 }
 
-pub(super) fn threads(config: &Config) -> usize {
-    config.threads.map_or_else(|| Tuned::known(config).calibration.threads, NonZeroUsize::get)
-}
-
 fn is_same_file(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
-}
-
-/// Writes the file, with a progress bar. Ctrl-C ends it and leaves a partial file, with which the next run continues. `None` when another
-/// process writes it.
-pub(super) fn write(plan: &QuantizePlan<'_>, out: &Path, context: &Context) -> Result<Option<u64>, CliError> {
-    let bar = context.terminal.bytes_bar("writing", plan.bytes().0);
-    let cancel = LoadCancel::default();
-    let written = async_runtime::until_stopped(&cancel, || {
-        plan.write(out, &cancel, &mut |progress| bar.set_position(progress.done_bytes))
-    });
-    bar.finish_and_clear();
-    match written? {
-        Err(QuantizeError::Cancelled) => Err(CliError::Interrupted),
-        Err(QuantizeError::Locked { .. }) => Ok(None),
-        written => written.map(Some).map_err(CliError::other),
-    }
 }
 
 fn summary(plan: &QuantizePlan<'_>, out: &Path, file_bytes: u64, elapsed: Duration) -> String {

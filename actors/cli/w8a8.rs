@@ -137,7 +137,7 @@ fn counts(plan: &W8a8Plan<'_>) -> String {
 fn table(plan: &W8a8Plan<'_>) -> String {
     let columns = [("tensor", Align::Left), ("shape", Align::Left), ("from", Align::Left), ("to", Align::Left)];
     let columns = [&columns[..], &[("smoothed", Align::Left), ("size", Align::Right)]].concat();
-    let row = |tensor: &w8a8::PlannedMatrix| {
+    let row = |tensor: &w8a8::PlannedTensor| {
         let shape = tensor.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
         let to = if tensor.is_quantized { "I8" } else { tensor.from };
         let smoothed = if tensor.is_smoothed { "yes" } else { "" };

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use cuelight_shaders::quant::Format;
+use cuelight_shaders::quant::integer::IntegerLayout;
 use cuelight_shaders::weight::SharedBytes;
 
 use super::described::Described;
@@ -17,8 +18,10 @@ use super::transform::{Step, outcome};
 use crate::format::safetensors::{Safetensors, Tensor};
 use crate::mapped_file::ModelFiles;
 
-/// The format of weights with a scale for each 32 values. What keeps its blocks keeps every row in groups of 32 columns.
-const BLOCKS: Format = Format::Q8_0;
+/// A format of 8-bit integers with a scale for each 32 values. What keeps its blocks keeps every row in groups of 32 columns.
+fn blocks() -> Option<Format> {
+    Format::with_integers(IntegerLayout::new(8, 128, 32))
+}
 
 /// The stored tensors of a directory.
 pub struct Origins {
@@ -117,7 +120,8 @@ fn used(target: Target, tensor: &Tensor, family: &'static Family, heads: &HeadCo
     let mut change = if target.expert.is_some() && !target.ops.is_empty() { Change::Other } else { Change::Rows };
     for op in target.ops.iter().filter(|op| !(is_bias && **op == Op::Norm)) {
         let Some(step) = step(*op, &shape, family, heads) else { continue };
-        let next = step.ok().and_then(|step| Some((changed(&step, &shape, change), outcome(&step, BLOCKS, &shape)?.1)));
+        let next =
+            step.ok().and_then(|step| Some((changed(&step, &shape, change), outcome(&step, blocks()?, &shape)?.1)));
         let Some((next_change, next_shape)) = next else { return Use { tensor: target.name, change: Change::Other } };
         (change, shape) = (next_change, next_shape);
     }

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::plan::PlannedMatrix;
+use super::plan::PlannedTensor;
 
 /// The head. Tied models have no tensor of it, but a linear layer.
 const HEAD: &str = "lm_head";
 
 /// The key, as compressed-tensors writes it.
-pub(super) fn quantization_config(tensors: &[PlannedMatrix]) -> Value {
+pub(super) fn quantization_config(tensors: &[PlannedTensor]) -> Value {
     json!({
         "config_groups": {
             "group_0": {
@@ -55,9 +55,9 @@ fn arguments(strategy: &str, is_dynamic: bool) -> Value {
 }
 
 /// The modules that are not quantized. Experts in one tensor have no modules of their own, so a pattern stands for them.
-fn ignored(tensors: &[PlannedMatrix]) -> Vec<String> {
+fn ignored(tensors: &[PlannedTensor]) -> Vec<String> {
     let kept = tensors.iter().filter(|tensor| !tensor.is_quantized && tensor.shape.len() > 1);
-    let module = |tensor: &PlannedMatrix| match tensor.name.strip_suffix(".weight") {
+    let module = |tensor: &PlannedTensor| match tensor.name.strip_suffix(".weight") {
         Some(module) => Some(module.to_owned()),
         None => {
             let (experts, _) = tensor.name.rsplit_once('.').filter(|_| tensor.shape.len() > 2)?;

@@ -27,7 +27,7 @@ pub mod write;
 pub use error::W8a8Error;
 pub use maxima::InputMaxima;
 pub use options::{Clip, Strength, W8a8Options};
-pub use plan::{PlannedMatrix, W8a8Plan, open};
+pub use plan::{PlannedTensor, W8a8Plan, open};
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

@@ -20,7 +20,7 @@ const KEPT: [&str; 6] = [".ssm_x.", ".ssm_dt.", ".ssm_alpha.", ".ssm_beta.", ".s
 
 /// A tensor of the directory and what becomes of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlannedMatrix {
+pub struct PlannedTensor {
     /// Its name in the directory.
     pub name: String,
     /// Its dimensions, outermost first.
@@ -43,7 +43,7 @@ pub struct W8a8Plan<'a> {
     pub(super) origins: &'a Origins,
     pub(super) options: W8a8Options,
     /// The tensors of the directory, in the order of its files.
-    pub tensors: Vec<PlannedMatrix>,
+    pub tensors: Vec<PlannedTensor>,
     /// The norms and matrices between which factors move.
     pub groups: Vec<SmoothedGroup>,
     /// The tensors of groups, each with the number of its group.
@@ -124,12 +124,12 @@ fn is_quantizable(origin: &Origin) -> bool {
     is_matrix && is_module && is_linear && origin.format().is_some()
 }
 
-fn planned(origin: &Origin, is_quantized: bool, is_smoothed: bool) -> PlannedMatrix {
+fn planned(origin: &Origin, is_quantized: bool, is_smoothed: bool) -> PlannedTensor {
     let tensor = &origin.tensor;
     let from_bytes = tensor.range.len() as u64;
     let scale_bytes = tensor.shape.first().copied().unwrap_or(0) * usize::from(tensor.dtype.bits) / 8;
     let values = tensor.shape.iter().product::<usize>();
-    PlannedMatrix {
+    PlannedTensor {
         name: tensor.name.clone(),
         shape: tensor.shape.clone(),
         from: tensor.dtype.name,
