@@ -74,6 +74,13 @@ pub trait Op: Any + Send + Sync + std::fmt::Debug {
         Vec::new()
     }
 
+    /// The weights that multiply the input with this index, if the op reads it for nothing else: dividing a column of the input by a
+    /// factor, and multiplying that column of these weights by it, changes no output. By default there are none.
+    fn multiplies(&self, input: usize) -> Option<Vec<&Weight>> {
+        let _ = input;
+        None
+    }
+
     /// The layer whose keys and values or recurrent state the op reads and writes, if it does.
     fn state_layer(&self) -> Option<usize> {
         None

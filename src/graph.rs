@@ -200,6 +200,15 @@ impl Graph {
         &self.nodes
     }
 
+    /// The ops that read a value, each with the index of the input. `None` for a value that stays valid after the last op.
+    #[must_use]
+    pub fn readers(&self, value: ValueId) -> Option<Vec<(&dyn Op, usize)>> {
+        let of_node = |node: &'_ Node| node.inputs.iter().copied().enumerate().collect::<Vec<_>>();
+        let reads = self.nodes.iter().flat_map(|node| of_node(node).into_iter().map(|read| (&*node.op, read)));
+        let of_value = reads.filter(|(_, (_, input))| *input == value).map(|(op, (index, _))| (op, index));
+        (!self.outputs().contains(&value)).then(|| of_value.collect())
+    }
+
     /// The ops alone, in order.
     #[must_use]
     pub fn ops(&self) -> Vec<&dyn Op> {

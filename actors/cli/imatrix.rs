@@ -1,20 +1,15 @@
 //! `cuelight imatrix`: which columns of a model's weights matter, for `cuelight quantize --imatrix`.
-//!
-//! Like `perplexity`, it drives the engine directly, without actors.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cuelight_engine::backend::cpu::SharedObserver;
 use cuelight_engine::checkpoint::{self, Checkpoint};
 use cuelight_engine::importance::{ImportanceSums, MeasuredText};
-use cuelight_engine::load::{ComputeDevice, CpuExperts, ExpertStreaming, LoadOptions, Source};
-use cuelight_engine::perplexity::{Perplexity, Scored, Scorer, Text};
 
+use super::observed::{self, Settings};
 use super::terminal::print;
-use super::tuning::Tuned;
-use super::{CliError, Context, model, text_file};
+use super::{CliError, Context, text_file};
 use crate::config::Given;
 use crate::config::flags::{Flags, HubFlags};
 
@@ -74,7 +69,9 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let checkpoint = checkpoint::open(&path).map_err(CliError::other)?;
     check_order(&*checkpoint)?;
     let sums = Arc::new(Mutex::new(ImportanceSums::default()));
-    let (windows, perplexity) = measure(args, &text, options(args, path.clone(), sums.clone(), context)?, context)?;
+    let settings =
+        Settings { command: "imatrix", window_tokens: args.context, windows: args.chunks, threads: args.threads };
+    let (windows, perplexity) = observed::compute(&settings, path, &text, sums.clone(), context)?;
     let mut sums = std::mem::take(&mut *sums.lock().unwrap_or_else(PoisonError::into_inner));
     sums.retain(checkpoint.tensors());
     if sums.unused() > 0 {
@@ -105,43 +102,6 @@ fn check_order(checkpoint: &dyn Checkpoint) -> Result<(), CliError> {
             tensor.name
         ))),
     }
-}
-
-/// The options of a model on the CPU alone, which the observer sees.
-fn options(args: &Args, path: PathBuf, observer: SharedObserver, context: &Context) -> Result<LoadOptions, CliError> {
-    let configured = model::load_options(&context.config, &Tuned::known(&context.config), Source::File(path))?;
-    Ok(LoadOptions {
-        context_tokens: Some(args.context.get()),
-        max_sequences: 1,
-        kv_bytes: None,
-        state_bytes: None,
-        threads: args.threads.map_or(configured.threads, NonZeroUsize::get),
-        device: ComputeDevice::Cpu.into(),
-        split: None,
-        gpu_layers: None,
-        cpu_experts: CpuExperts::Auto,
-        expert_cache_bytes: None,
-        expert_streaming: ExpertStreaming::Auto,
-        observer: Some(observer),
-        ..configured
-    })
-}
-
-/// Computes the windows of the text; returns how many, and their perplexity.
-fn measure(args: &Args, text: &str, options: LoadOptions, context: &Context) -> Result<(usize, Perplexity), CliError> {
-    let plan = model::plan_for_tokens(&options, "imatrix")?;
-    let mut loaded = plan.load(&mut |_| {}).map_err(CliError::other)?;
-    let text = Text::new(&loaded.tokenizer, text).map_err(CliError::other)?;
-    let mut windows = text.windows(args.context.get(), Scored::LaterHalf).map_err(CliError::other)?;
-    windows.truncate(args.chunks.map_or(usize::MAX, NonZeroUsize::get));
-    let bar = context.terminal.count_bar("measuring", windows.len(), "windows");
-    let (mut scorer, mut perplexity) = (Scorer::new(&mut loaded.engine), Perplexity::default());
-    for window in &windows {
-        scorer.score(window, &mut perplexity).map_err(CliError::other)?;
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
-    Ok((windows.len(), perplexity))
 }
 
 /// Writes the file in one step, so that an interrupted command leaves none.

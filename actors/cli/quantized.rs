@@ -9,7 +9,7 @@ use cuelight_engine::load::Source;
 use cuelight_engine::quantize::{QuantizeOptions, QuantizePlan, Target};
 use sha2::{Digest, Sha256};
 
-use super::{CliError, Context, quantize};
+use super::{CliError, Context, gguf_copy};
 use crate::config::ByteSize;
 
 /// Time between two looks at what another process writes.
@@ -32,13 +32,13 @@ pub fn source(file: PathBuf, context: &Context) -> Result<Source, CliError> {
 }
 
 fn write(checkpoint: &dyn Checkpoint, target: Target, copy: &Path, context: &Context) -> Result<(), CliError> {
-    let threads = quantize::threads(&context.config);
+    let threads = gguf_copy::threads(&context.config);
     let options = QuantizeOptions { target: Some(target), threads, ..QuantizeOptions::default() };
-    let plan = QuantizePlan::new(checkpoint, &options).map_err(quantize::refused("leave out --quantize"))?;
+    let plan = QuantizePlan::new(checkpoint, &options).map_err(gguf_copy::refused("leave out --quantize"))?;
     let size = ByteSize(plan.bytes().1);
     context.terminal.notice(&format!("quantizing to {target} once; the copy ({size}) is kept in {}", copy.display()));
     let mut is_told = false;
-    while !copy.is_file() && quantize::write(&plan, copy, context)?.is_none() {
+    while !copy.is_file() && gguf_copy::write(&plan, copy, context)?.is_none() {
         if !std::mem::replace(&mut is_told, true) {
             context.terminal.notice("another process quantizes the same model: waiting for its copy");
         }

@@ -27,6 +27,11 @@ impl Op for Experts {
         weights
     }
 
+    fn multiplies(&self, input: usize) -> Option<Vec<&Weight>> {
+        let of_rows = || self.gate.iter().chain([&self.up]).map(ExpertMatrix::tensor).collect();
+        (input == 0).then(of_rows)
+    }
+
     fn adapter_targets(&self) -> &[Target] {
         &self.adapters
     }

@@ -26,6 +26,10 @@ impl Op for Linear {
         self.weights.iter().collect()
     }
 
+    fn multiplies(&self, _: usize) -> Option<Vec<&Weight>> {
+        Some(self.weights())
+    }
+
     fn prepare_cpu(&mut self, kernel: Kernel, team: &dyn Team) {
         if kernel.is_integer() {
             self.packed = self.weights.iter().map(|weight| PackedWeight::new(weight, team)).collect();

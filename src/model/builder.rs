@@ -33,8 +33,21 @@ pub struct Builder<'a> {
     pub h: &'a HyperParameters,
     /// The projections that adapters can change.
     pub projections: Projections,
+    /// The norms over whole rows that have a weight.
+    pub norms: Vec<RowNorm>,
     /// The positions that the newest layer with an indexer has selected, [rows, top_k].
     pub selected_positions: Option<ValueId>,
+}
+
+/// A norm over whole rows, and the value that it writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowNorm {
+    /// The tensor of its weight.
+    pub weight: String,
+    /// The tensor of its bias, if it has one.
+    pub bias: Option<String>,
+    /// The normalised rows.
+    pub output: ValueId,
 }
 
 /// Why a graph cannot be built. [`BuildError::in_file`] adds the file's name.
@@ -80,7 +93,7 @@ impl<'a> Builder<'a> {
     ) -> Self {
         let projections = Projections::new(adapters);
         let (weights, graph) = (Weights::new(checkpoint), Graph::default());
-        Builder { weights, graph, family, h, projections, selected_positions: None }
+        Builder { weights, graph, family, h, projections, norms: Vec::new(), selected_positions: None }
     }
 
     /// A norm over the whole row with the weight of `name`, and for a layer norm its bias where the file has one.
@@ -102,7 +115,12 @@ impl<'a> Builder<'a> {
                 (weight, self.weights.optional_vector(&format!("{name}.bias"), width)?)
             }
         };
-        Ok(self.graph.push_one(LayerNorm::new(weight, bias, self.h.norm_epsilon)?, &[x])?)
+        let bias_name = bias.as_ref().map(|_| format!("{name}.bias"));
+        let output = self.graph.push_one(LayerNorm::new(weight, bias, self.h.norm_epsilon)?, &[x])?;
+        if self.family.norm == NormKind::Layer {
+            self.norms.push(RowNorm { weight: format!("{name}.weight"), bias: bias_name, output });
+        }
+        Ok(output)
     }
 
     /// A root-mean-square norm over each run of `group` values of a row.
@@ -111,7 +129,11 @@ impl<'a> Builder<'a> {
     /// As [`Builder::norm`].
     pub fn grouped_norm(&mut self, tensor: &str, group: usize, x: ValueId) -> Result<ValueId, BuildError> {
         let weight = self.weights.vector(tensor, group)?;
-        self.norm_by(weight, x)
+        let output = self.norm_by(weight, x)?;
+        if self.graph.width(x) == group {
+            self.norms.push(RowNorm { weight: tensor.to_owned(), bias: None, output });
+        }
+        Ok(output)
     }
 
     /// A root-mean-square norm over each run of `weight.len()` values of a row.

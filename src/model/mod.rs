@@ -13,6 +13,7 @@
 //! - `canvas`: the rows of blocks that are denoised together
 //! - `prediction`: the input of a layer that predicts one more token
 //! - `per_layer`: inputs of single layers, where a model has them
+//! - [`norm_readers`]: the norms whose output only matrices read
 //! - [`output`]: what follows the last layer; `vocabulary`: adapters of the token embedding and the output head
 //! - [`ModelGraph::build`]: embedding, layers, output
 
@@ -27,6 +28,7 @@ pub mod hyperparameters;
 pub mod layer;
 mod low_rank;
 pub mod mixer;
+pub mod norm_readers;
 mod output;
 mod per_layer;
 mod prediction;
@@ -47,7 +49,7 @@ use crate::embedding::EmbeddingSpec;
 use crate::engine::AdapterLimits;
 use crate::graph::{Graph, ValueId};
 use arch::{EmbeddingNorm, Norms};
-use builder::{BuildError, Builder};
+use builder::{BuildError, Builder, RowNorm};
 use hyperparameters::{HyperParameters, POSITIONS};
 use layer::{FeedForwardSpec, MixerSpec};
 
@@ -87,6 +89,8 @@ pub struct ModelGraph {
     pub weights_bytes: u64,
     /// The projections that adapters can change; none for a model without adapters.
     pub projections: Vec<Projection>,
+    /// The norms over whole rows that have a weight.
+    pub norms: Vec<RowNorm>,
     /// Its embeddings.
     pub embedding: EmbeddingSpec,
 }
@@ -121,10 +125,10 @@ impl ModelGraph {
         let embedding = build_ops(&mut builder, options.section).map_err(|error| error.in_file(checkpoint))?;
         builder.weights.check_all_layer_tensors_used(&hyperparameters.architecture, hyperparameters.layers.len())?;
         let weights_bytes = builder.weights.bytes();
-        let Builder { graph, projections, .. } = builder;
+        let Builder { graph, projections, norms, .. } = builder;
         let projections = projections.into_list();
         let states = hyperparameters.layers.iter().map(|layer| layer.mixer.state()).collect();
-        Ok(ModelGraph { graph, states, weights_bytes, hyperparameters, projections, embedding })
+        Ok(ModelGraph { graph, states, weights_bytes, hyperparameters, projections, norms, embedding })
     }
 }
 

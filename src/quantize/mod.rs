@@ -4,6 +4,7 @@
 //! - [`importance`]: the importance of each column of each matrix, measured on a text
 //! - [`plan`]: the format of each tensor, before anything is written
 //! - [`write`](mod@write): the new file, tensor by tensor
+//! - [`w8a8`]: 8-bit weights and activations, as another Hugging Face directory
 //! - `partial`: the file until it is complete; an interrupted quantization continues with it
 //!
 //! The formats follow llama.cpp's mixtures (see [`quantization_recipe`](crate::quantization_recipe)). Memory is bounded by the
@@ -14,6 +15,7 @@ pub mod importance;
 pub mod options;
 mod partial;
 pub mod plan;
+pub mod w8a8;
 pub mod write;
 
 pub use error::QuantizeError;

@@ -106,8 +106,8 @@ mod tests {
 
     /// The types chosen for device and host memory, of types in one heap.
     fn chosen(types: &[Flags]) -> [u32; 2] {
-        let mut memory = vk::PhysicalDeviceMemoryProperties::default();
-        memory.memory_type_count = types.len() as u32;
+        let memory_type_count = types.len() as u32;
+        let mut memory = vk::PhysicalDeviceMemoryProperties { memory_type_count, ..Default::default() };
         memory.memory_heaps[0].size = 1 << 30;
         for (memory_type, flags) in memory.memory_types.iter_mut().zip(types) {
             memory_type.property_flags = *flags;

@@ -8,6 +8,8 @@
 //! - `scheme`: how the weights are quantized; `stored`: the tensors with unpacked ones under their names; `packed`, `float4`,
 //!   `nvfp4`, `float8`, `normal_float4`: how other tools pack them
 //! - [`table`]: the tensors and their bytes; `steps`, `row_order`, `transform`, `derived`: how bytes change
+//! - `origins`: the tensors as they are stored, and what becomes of each, for a copy of the directory
+//! - `described`: the config with what its family adds
 //! - [`keys`], [`rope`], `layer_sizes`, `half_layers`, `quantile`: from `config.json` to keys; `config`: its values as types
 //! - `scalars`: tensors that become keys, and keys that become tensors
 //! - `adapter`: where adapters find a module's weight
@@ -19,6 +21,7 @@ mod adapter;
 mod config;
 mod denoising;
 mod derived;
+mod described;
 mod error;
 mod families;
 mod family_rules;
@@ -30,6 +33,7 @@ mod layer_sizes;
 mod names;
 mod normal_float4;
 mod nvfp4;
+mod origins;
 mod packed;
 mod pieces;
 mod quantile;
@@ -54,10 +58,10 @@ use cuelight_shaders::quant::Format;
 use cuelight_shaders::weight::{SharedBytes, Weight};
 
 pub use adapter::{NoPlace, Place, layer_of, place};
-use config::Config;
+use described::Described;
 pub use error::{HuggingFaceError, HuggingFaceFault};
-use families::Family;
 use keys::Keys;
+pub use origins::{Change, Origin, Origins, Use};
 use sentence::Sentence;
 use small_files::SmallFiles;
 pub use steps::HeadCounts;
@@ -91,13 +95,7 @@ impl Directory {
     /// [`HuggingFaceError`] naming the file and what is wrong with it or not supported.
     pub fn open(path: &Path) -> Result<Self, HuggingFaceError> {
         let mut small = SmallFiles::new(path.to_owned());
-        let config = small.bytes("config.json")?.ok_or_else(|| HuggingFaceFault::NoConfig.in_file(path))?;
-        let mut config = Config::parse(&path.join("config.json"), &config)?;
-        half_layers::describe(&mut config);
-        let (family, model_type) = family(&config)?;
-        config.add_aliases(family.aliases);
-        config.add_defaults(family.defaults);
-        layer_sizes::describe(&mut config)?;
+        let Described { config, family, model_type } = Described::read(path, &mut small)?;
         let of_modelopt = small.json("hf_quant_config.json")?;
         let scheme = scheme::read(&config, of_modelopt.as_ref())?;
         let mut keys = Keys::of(&config, family, &name_of(path))?;
@@ -228,19 +226,6 @@ fn add_templates(keys: &mut Keys<'_>, text: &Text) {
             keys.add_whole(key, template.as_str());
         }
     }
-}
-
-/// The family of a model and its `model_type`.
-fn family(config: &Config) -> Result<(&'static Family, String), HuggingFaceError> {
-    let of_type = |name: &str| families::of_type(name, |key| config.is_set(key));
-    let known = config.model_types().find_map(|name| Some((of_type(name)?, name.to_owned())));
-    known.ok_or_else(|| match config.model_types().next() {
-        None => config.missing("model_type"),
-        Some(found) => {
-            let (found, known) = (found.to_owned(), families::known());
-            config.fault(HuggingFaceFault::UnknownModelType { found, known })
-        }
-    })
 }
 
 /// The name of a model: that of its directory, or of its repository in the cache of the Hub.

@@ -25,6 +25,14 @@ pub struct Dtype {
     pub bits: u8,
 }
 
+impl Dtype {
+    /// The type with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Dtype> {
+        DTYPES.iter().copied().find(|dtype| dtype.name == name)
+    }
+}
+
 /// All types of the format.
 const DTYPES: &[Dtype] = &[
     Dtype { name: "F32", bits: 32 },
@@ -103,7 +111,7 @@ struct File {
 
 impl File {
     fn tensor(&self, name: String, entry: &Entry) -> Result<Tensor, SafetensorsFault> {
-        let Some(dtype) = DTYPES.iter().copied().find(|dtype| dtype.name == entry.dtype) else {
+        let Some(dtype) = Dtype::named(&entry.dtype) else {
             return Err(SafetensorsFault::UnknownType { tensor: name, dtype: entry.dtype.clone() });
         };
         if entry.shape.len() > MOST_DIMENSIONS {

@@ -10,8 +10,8 @@ use super::error::{SafetensorsError, SafetensorsFault};
 use super::unique_map::UniqueMap;
 use crate::mapped_file::MappedFile;
 
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+pub(super) const SINGLE: &str = "model.safetensors";
+pub(super) const INDEX: &str = "model.safetensors.index.json";
 
 /// Most bytes of an index. The largest models have some MiB.
 const MOST_INDEX_BYTES: usize = 64 << 20;

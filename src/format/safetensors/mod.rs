@@ -7,11 +7,13 @@
 //! - [`header`]: parses the table of tensors of one file
 //! - `index`: finds the files of a model
 //! - `unique_map`: JSON objects in which no key may appear twice
+//! - [`write`](mod@write): writes tensors to files
 
 pub mod error;
 pub mod header;
 mod index;
 mod unique_map;
+pub mod write;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

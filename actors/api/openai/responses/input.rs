@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::conversation::Conversation;
 use super::item::REASONING_PREFIX;
@@ -126,6 +126,8 @@ fn required<'a>(item: &Fields<'a>, name: &str) -> Result<&'a str, ApiError> {
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn messages(body: &Value) -> Result<Value, ApiError> {

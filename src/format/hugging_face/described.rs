@@ -1,0 +1,43 @@
+//! The config of a directory, its family, and the values that the family adds.
+
+use std::path::Path;
+
+use super::config::Config;
+use super::error::{HuggingFaceError, HuggingFaceFault};
+use super::families::{self, Family};
+use super::small_files::SmallFiles;
+use super::{half_layers, layer_sizes};
+
+/// A config with the values that its family adds.
+pub(super) struct Described {
+    pub config: Config,
+    pub family: &'static Family,
+    pub model_type: String,
+}
+
+impl Described {
+    /// Reads `config.json` of a directory.
+    pub(super) fn read(path: &Path, small: &mut SmallFiles) -> Result<Self, HuggingFaceError> {
+        let config = small.bytes("config.json")?.ok_or_else(|| HuggingFaceFault::NoConfig.in_file(path))?;
+        let mut config = Config::parse(&path.join("config.json"), &config)?;
+        half_layers::describe(&mut config);
+        let (family, model_type) = family(&config)?;
+        config.add_aliases(family.aliases);
+        config.add_defaults(family.defaults);
+        layer_sizes::describe(&mut config)?;
+        Ok(Described { config, family, model_type })
+    }
+}
+
+/// The family of a model and its `model_type`.
+fn family(config: &Config) -> Result<(&'static Family, String), HuggingFaceError> {
+    let of_type = |name: &str| families::of_type(name, |key| config.is_set(key));
+    let known = config.model_types().find_map(|name| Some((of_type(name)?, name.to_owned())));
+    known.ok_or_else(|| match config.model_types().next() {
+        None => config.missing("model_type"),
+        Some(found) => {
+            let (found, known) = (found.to_owned(), families::known());
+            config.fault(HuggingFaceFault::UnknownModelType { found, known })
+        }
+    })
+}
