@@ -15,6 +15,7 @@ use cuelight::pipeline::simulation::{SimulatedModel, tokenizer};
 use cuelight::session::{Ending, GenerateOptions, Message, Session, SessionError, SessionOptions, blocking};
 use cuelight_engine::constraint::Grammar;
 use cuelight_engine::engine::{LogitsWanted, TokenId};
+use cuelight_engine::load::GivenTemplate;
 use futures_util::StreamExt;
 
 const BEGINNING: &str = "Once upon a time there was a small model of a few layers.";
@@ -223,7 +224,8 @@ async fn a_template_that_refuses_instructions_gets_none_that_were_not_asked_for(
                     {{ messages[0].content }}:";
     let mut options = SessionOptions::new(fixture("llama.gguf"));
     options.load.recommended.system = Some("You are a lighthouse.".to_owned());
-    options.load.chat_template.source = Some(template.to_owned());
+    let given = GivenTemplate { path: "template.jinja".into(), source: template.to_owned() };
+    options.load.chat_template.given = Some(given);
     let mut session = Session::open(options).await.unwrap();
     session.converse(&[Message::new("user", "hi")]).await.unwrap();
     assert_eq!(session.text(), "hi:");
