@@ -64,7 +64,7 @@ async fn browsers_may_show_answers_to_pages_of_this_machine_and_of_the_setting()
         ("https://app.example", true),
         ("https://evil.example", false),
     ] {
-        let request = reqwest::Client::new().request(reqwest::Method::OPTIONS, format!("{}{CHAT}", server.url));
+        let request = reqwest::Client::new().request(Method::OPTIONS, format!("{}{CHAT}", server.url));
         let request = request.header("origin", origin).header("access-control-request-method", "POST");
         let answer = request.send().await.unwrap();
         let allowed = answer.headers().get("access-control-allow-origin").map(|value| value.to_str().unwrap());

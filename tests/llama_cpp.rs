@@ -14,6 +14,7 @@ use cuelight::models::{Models, ModelsOptions, NamedModel};
 use cuelight::pipeline::runtime::RuntimeOptions;
 use cuelight::pipeline::simulation::{SimulatedModel, infill_tokenizer};
 use cuelight_engine::engine::EngineLimits;
+use cuelight_engine::format::chat_template::ChatTemplate;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 

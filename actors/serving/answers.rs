@@ -57,9 +57,6 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
-    /// All of it.
-    pub const ALL: Shown = Shown { reasoning: true, more_calls: true };
-
     fn has(self, delta: &Delta) -> bool {
         match delta {
             Delta::Text(_) => true,
@@ -261,8 +258,8 @@ mod tests {
             let tokens = texts.iter().zip(1..).map(|(text, token)| BlockToken { token, text: (*text).to_owned() });
             Event::Block { tokens: tokens.collect() }
         };
-        let Some(AnswerEvent::Block { tokens, deltas }) = Choice::new(None, Shown::ALL).on(block(&["a", "", "bc"]))
-        else {
+        let shown = Shown { reasoning: true, more_calls: true };
+        let Some(AnswerEvent::Block { tokens, deltas }) = Choice::new(None, shown).on(block(&["a", "", "bc"])) else {
             panic!("a block is a block")
         };
         assert_eq!((tokens, deltas), (vec![1, 2, 3], vec![Delta::Text("abc".to_owned())]));
