@@ -271,7 +271,7 @@ fn no_name_that_a_hub_gives_leads_out_of_the_cache() {
         let hub = FakeHub::new(&two_quants());
         *hub.behaviour.etag.lock().unwrap() = Some(etag.to_owned());
         let error = hub.client(&[]).pull("Org/Model-GGUF", &()).unwrap_err();
-        assert!(format!("{:?}", error).contains("Names"), "{error:?}");
+        assert!(format!("{error:?}").contains("Names"), "{error:?}");
         assert!(!hub.blobs().exists() && !target.exists());
     }
     let outside = "../../../../x.Q4_K_M.gguf";

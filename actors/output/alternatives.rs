@@ -150,7 +150,7 @@ fn both(one: &Keywords, other: &Keywords) -> Option<Keywords> {
             "properties" => {}
             "required" => merge_list(&mut merged, keyword, |list| list.extend(items(value))),
             "enum" => {
-                merge_list(&mut merged, keyword, |list| list.retain(|item| items(value).any(|other| other == *item)))
+                merge_list(&mut merged, keyword, |list| list.retain(|item| items(value).any(|other| other == *item)));
             }
             "type" => drop(merged.insert("type".to_owned(), common_type(present, value)?)),
             "additionalProperties" if value == &Value::Bool(false) => {

@@ -87,10 +87,15 @@ fn required(property: Value) -> Value {
     })
 }
 
+/// What a value must be.
+type Check<'a> = &'a dyn Fn(&Value) -> bool;
+/// What a text must be.
+type TextCheck = fn(&str) -> bool;
+
 #[test]
 fn values_match_their_schema_in_every_notation() {
     let is_colour = |value: &Value| ["red", "dark blue", "12", ""].iter().any(|colour| value == colour);
-    let cases: [(Value, &dyn Fn(&Value) -> bool); 8] = [
+    let cases: [(Value, Check<'_>); 8] = [
         (json!({ "$ref": "#/$defs/colour" }), &is_colour),
         (json!({ "allOf": [{ "$ref": "#/$defs/colour" }], "description": "x" }), &is_colour),
         (json!({ "anyOf": [{ "$ref": "#/$defs/colour" }, { "type": "null" }] }), &|value| {
@@ -117,7 +122,7 @@ fn values_match_their_schema_in_every_notation() {
 
 #[test]
 fn texts_of_strict_tools_are_within_their_limits() {
-    let cases: [(Value, fn(&str) -> bool); 3] = [
+    let cases: [(Value, TextCheck); 3] = [
         (json!({ "type": "string", "minLength": 2, "maxLength": 3 }), |text| (2..=3).contains(&text.chars().count())),
         (json!({ "type": "string", "pattern": "^[ab]{2}$" }), |text| text.len() == 2),
         (json!({ "anyOf": [{ "type": "string", "pattern": "^[ab]{2}$" }, { "const": "</parameter>" }] }), |text| {

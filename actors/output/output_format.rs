@@ -59,7 +59,6 @@ impl OutputFormat {
     ///
     /// # Errors
     /// [`GrammarError::Refused`] if the schema of a tool cannot be enforced in this format.
-    #[must_use]
     pub fn call_grammar(
         &self,
         tools: &[ToolSpec],
@@ -75,7 +74,6 @@ impl OutputFormat {
     ///
     /// # Errors
     /// See [`Self::call_grammar`].
-    #[must_use]
     pub fn grammar_around(
         &self,
         tools: &[ToolSpec],
@@ -92,7 +90,6 @@ impl OutputFormat {
     ///
     /// # Errors
     /// See [`Self::call_grammar`].
-    #[must_use]
     pub fn free_grammar(
         &self,
         tools: &[ToolSpec],
