@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use cuelight_engine::engine::{BLOCK_TOKENS, Engine};
 use cuelight_engine::load::{
-    self, ChatTemplateOptions, ComputeDevice, CpuExperts, GivenTemplate, Kernel, LoadCancel, LoadError, LoadOptions,
-    LoadPlan, LoadProgress, LoadedModel, MemoryPlan, Recommended, RequestDefaults, Section, Source, VulkanOptions,
+    self, ChatTemplateOptions, ComputeDevice, GivenTemplate, Kernel, LoadCancel, LoadError, LoadOptions, LoadPlan,
+    LoadProgress, LoadedModel, MemoryPlan, Recommended, RequestDefaults, Section, Source, VulkanOptions,
 };
 use cuelight_engine::memory::format_bytes;
 use cuelight_engine::sample::PartialSampling;
@@ -102,7 +102,6 @@ fn check_device_flags(config: &Config) -> Result<(), CliError> {
     let (on_gpu, on_several) = ("use it with --device vulkan", "name several devices in --device");
     for (setting, is_set, has_effect, advice) in [
         ("vram", config.vram.is_some(), has_gpu, on_gpu),
-        ("cpu_experts", config.cpu_experts != CpuExperts::Auto, has_gpu, on_gpu),
         ("split", config.split.is_some(), devices.0.len() > 1, on_several),
     ] {
         if let (true, false, Origin::Flag(flag)) = (is_set, has_effect, config.origin(setting)) {
@@ -461,7 +460,7 @@ mod tests {
             check_device_flags(&resolve(None, &environment, values.iter().map(raw).collect()).unwrap().config)
         };
         let flag = |name: &str| Origin::Flag(name.replace('_', "-"));
-        for (name, value) in [("vram", "8GiB"), ("cpu_experts", "3"), ("split", "1,2")] {
+        for (name, value) in [("vram", "8GiB"), ("split", "1,2")] {
             let error = check(&[(name, value)], flag).unwrap_err().to_string();
             assert!(
                 error.starts_with(&format!("--{} has no effect on cpu alone; ", name.replace('_', "-"))),
@@ -470,7 +469,7 @@ mod tests {
             check(&[(name, value)], |name| Origin::Variable(name.to_owned())).unwrap();
             check(&[(name, value), ("device", "vulkan:0,vulkan:1")], flag).unwrap();
         }
-        check(&[("cpu_experts", "auto"), ("vram", "auto")], flag).unwrap();
+        check(&[("vram", "auto")], flag).unwrap();
     }
 
     #[test]

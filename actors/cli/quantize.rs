@@ -22,7 +22,7 @@ Examples:
   cuelight quantize ./f16.gguf ./small.gguf iq2_xxs --imatrix ./i.gguf
   cuelight quantize ./f16.gguf ./mixed.gguf q4_k_m --tensor-type attn_v=q8_0
   cuelight quantize ./f16.gguf ./out.gguf q4_k_m --dry-run  show formats
-  cuelight quantize ./Qwen3-8B ./Qwen3-8B-W8A8 w8a8 --smooth 0.5 --calibration ./text.txt
+  cuelight quantize ./Qwen3 ./W8A8 w8a8 --smooth 0.5 --calibration ./text.txt
 
 FORMAT is f32, f16, bf16, q8_0, q6_k, q5_k_m, q5_k_s, q5_1, q5_0, q4_k_m, q4_k_s, q4_1, q4_0, iq4_nl, iq4_xs, q3_k_l, q3_k_m, \
 q3_k_s, q2_k, mxfp4_moe, iq3_m, iq3_s, iq3_xs, iq3_xxs, iq2_m, iq2_s, iq2_xs, iq2_xxs, iq1_m, iq1_s, nvfp4, tq1_0, tq2_0, q2_0 or q1_0. \

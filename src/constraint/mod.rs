@@ -3,7 +3,8 @@
 //! - [`grammar`]: what may be asked for, and [`gbnf`], which translates llama.cpp's notation
 //! - [`structural_tag`]: translates vLLM's structural tags, and [`lark`] builds grammars of rules
 //! - [`regular`]: translates Lark grammars without recursion to regular expressions
-//! - [`schema`]: prepares JSON schemas, and finds the place of an error in them; [`pattern`]: their patterns
+//! - [`schema`]: prepares JSON schemas, and finds the place of an error in them; [`pattern`] and [`escapes`]: their patterns
+//!   and the escapes of texts
 //! - [`vocabulary`]: the tokens of a model, as a tree of bytes
 //! - [`compiler`]: compiles a grammar for a model, within limits, and keeps what was compiled last
 //! - [`state`]: the state of one sequence: the tokens allowed next, and the tokens so far
@@ -13,6 +14,7 @@
 
 pub mod compiler;
 mod error;
+mod escapes;
 mod free_text;
 mod gbnf;
 mod grammar;

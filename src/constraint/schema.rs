@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::error::GrammarError;
+use super::escapes::Needs;
 use super::pattern;
 
 /// The white space between two parts of a JSON text, as a regular expression: two spaces, or a line break with indentation. Without a limit, models
@@ -11,10 +12,6 @@ const JSON_WHITESPACE: &str = r" {1,2}|\r?\n[ \t]{0,20}";
 
 /// Most levels of a schema. The library descends into it recursively.
 const MAX_DEPTH: usize = 128;
-
-/// The characters after a backslash in strings and keys. Without `u`, which would let a key be spelled in a way that does not count
-/// as the property of its name: `"\u0061"` for `"a"`.
-const ESCAPES: &str = "nrbtf\\\"";
 
 /// The options of the library, as a member of the schema.
 const OPTIONS: &str = "x-guidance";
@@ -51,8 +48,20 @@ pub(super) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
         other => return Err(refused("#", format!("a schema must be an object, not {other}"))),
     };
     check(schema, &mut "#".to_owned(), 0)?;
+    if escapes(schema).is_none() {
+        let message = "control characters in texts and patterns cannot be enforced next to objects with other keys than the \
+                       named ones; set `additionalProperties` to false";
+        return Err(refused("#", message.to_owned()));
+    }
     complete(&mut object, false);
     Ok(Value::Object(object))
+}
+
+/// See [`Needs::escapes`].
+fn escapes(schema: &Value) -> Option<&'static str> {
+    let mut needs = Needs::default();
+    visit(schema, &mut "#".to_owned(), 0, &mut |part, _| needs.add(part));
+    needs.escapes()
 }
 
 /// The instances of a schema, as a part of a Lark grammar. If it is lenient, what cannot be enforced is ignored; otherwise a
@@ -70,8 +79,13 @@ pub fn lark_of_schema(schema: &Value, is_lenient: bool) -> String {
 /// Removes what has no effect, and sets the options of the library, which a client cannot.
 fn complete(schema: &mut Map<String, Value>, is_lenient: bool) {
     simplify(schema, is_lenient);
-    let options =
-        json!({ "whitespace_pattern": JSON_WHITESPACE, "json_allowed_escapes": ESCAPES, "lenient": is_lenient });
+    schema.remove(OPTIONS);
+    let mut options = json!({ "whitespace_pattern": JSON_WHITESPACE, "lenient": is_lenient });
+    match escapes(&Value::Object(schema.clone())) {
+        Some(escapes) => options["json_allowed_escapes"] = json!(escapes),
+        // The library refuses this keyword, unless it is lenient.
+        None => drop(schema.insert("not".to_owned(), json!({}))),
+    }
     schema.insert(OPTIONS.to_owned(), options);
 }
 
@@ -232,6 +246,7 @@ mod tests {
         let prepared = prepare(&json!({ "x-guidance": { "lenient": true }, "type": "string" })).unwrap();
         assert_eq!(prepared[OPTIONS]["lenient"], false);
         assert_eq!(prepare(&json!(true)).unwrap().as_object().unwrap().len(), 1);
+        assert_eq!(pointer(json!({ "properties": { "a": { "const": "\u{1}" } } })).unwrap(), "#");
         let text = lark_of_schema(&json!({ "x-guidance": { "coerce_one_of": true }, "type": "object" }), false);
         assert!(
             text.starts_with("%json {") && !text.contains("coerce") && text.contains(r#""lenient":false"#),

@@ -21,6 +21,9 @@ pub(super) struct Config {
     model_types: Vec<String>,
 }
 
+/// The name that aliases give to the number of positions that a window has before a row.
+pub(super) const BEFORE_ROW: &str = "positions_before_row";
+
 impl Config {
     pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Self, HuggingFaceError> {
         let root: Value = serde_json::from_slice(&with_null_for_infinity(text))

@@ -1,9 +1,8 @@
 //! The families whose directories load: which architecture they are in GGUF files, and how their tensors differ from
 //! the common rules. A family is data.
 
-use super::config::Config;
+use super::config::{BEFORE_ROW, Config};
 use super::family_rules::*;
-use super::keys::BEFORE_ROW;
 use super::rules::Literal::{self, Bool, Number, Text};
 use super::rules::Rule;
 

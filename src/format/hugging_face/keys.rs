@@ -4,7 +4,7 @@
 
 use serde_json::Value as Json;
 
-use super::config::{Config, FULL, WINDOWED};
+use super::config::{BEFORE_ROW, Config, FULL, WINDOWED};
 use super::error::HuggingFaceError;
 use super::families::Family;
 use super::quantile::normal_quantile;
@@ -491,6 +491,3 @@ const CHUNKED: &str = "chunked_attention";
 
 /// The key of how positions are encoded.
 const POSITIONS: &str = "position_embedding_type";
-
-/// The positions that a window has before a row; the name that aliases give it.
-pub(super) const BEFORE_ROW: &str = "positions_before_row";
