@@ -20,6 +20,12 @@ static NUMBERED: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|[xu]\{([0-9A-Fa-f]+)\}|[va])").expect("a valid expression")
 });
 
+/// All characters but some of ASCII: never a fixed text.
+static ALL_BUT_SOME: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"\[\^(?:\\x[0-7][0-9A-Fa-f]|\\u00[0-7][0-9A-Fa-f]|[\x00-\x7f&&[^\[\]\\]])*\]")
+        .expect("a valid expression")
+});
+
 /// What a schema, with all schemas in it, asks of the escapes.
 #[derive(Debug, Default)]
 pub(super) struct Needs {
@@ -69,11 +75,12 @@ fn has_control(value: &Value) -> bool {
 }
 
 fn names_control(pattern: &str) -> bool {
+    let pattern = ALL_BUT_SOME.replace_all(pattern, "");
     let is_one = |found: regex::Captures<'_>| {
         let number = (1..=3).find_map(|group| u32::from_str_radix(found.get(group)?.as_str(), 16).ok());
         number.is_none_or(|number| char::from_u32(number).is_some_and(is_control))
     };
-    pattern.contains(is_control) || NUMBERED.captures_iter(pattern).any(is_one)
+    pattern.contains(is_control) || NUMBERED.captures_iter(&pattern).any(is_one)
 }
 
 #[cfg(test)]
@@ -109,6 +116,9 @@ mod tests {
             (r"\x{7}", None),
             (r"\v", None),
             (r"[\u4e00-\u9fa5]\n\x41\t", Some(SHORT)),
+            (r"^/[^\x00-\x1f\u007f]+$", Some(SHORT)),
+            ("^/[^\u{0}]+$", Some(SHORT)),
+            (r"[^\x00-\x1a\x1c-\u{10ffff}]", None),
         ] {
             assert_eq!(escapes(&json!({ "required": ["a"], "pattern": pattern })), expected, "{pattern}");
         }
