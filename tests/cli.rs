@@ -513,7 +513,7 @@ fn what_run_cannot_do_with_a_model_is_refused() {
 fn an_answer_that_is_cut_off_says_so_and_fails_if_it_had_to_match() {
     let home = Home::new();
     let schema = home.file("schema.json", br#"{"type": "string", "minLength": 9}"#);
-    let (model, limits) = (fixture("llama"), ["--raw", "--ctx-size", "64"]);
+    let (model, limits) = (fixture("llama"), ["--raw", "--ctx-size", "64", "--temp", "0"]);
     let run = |arguments: &[&str]| home.run(&[&["run", &model, "a"], &limits[..], arguments].concat());
     let cut = run(&["--max-tokens", "3"]);
     assert_eq!(cut.code, 0, "{}", cut.stderr);
