@@ -3,6 +3,8 @@
 //! This is how BF16 weights are multiplied if activations have 8 bits and the CPU has dot products of pairs of BF16 values: a
 //! BF16 value has 8 significant bits.
 
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only AVX-512 has a kernel for these rows"))]
+
 use crate::cpu::{ActivationBits, InstructionSet, Kernel, SharedMut, Team};
 use crate::quant::Format;
 
