@@ -11,7 +11,6 @@
 
 mod anthropic;
 mod auth;
-mod base64;
 mod caller;
 mod connections;
 #[cfg(debug_assertions)]

@@ -16,6 +16,12 @@ pub(super) fn multiplies(kernel: Kernel, bits: ActivationBits, format: Format) -
     bits == ActivationBits::Eight && can_multiply(kernel, format)
 }
 
+/// Whether BF16 weights are multiplied with rows rounded to BF16, which gives other bits than products in float32.
+#[must_use]
+pub fn rounds_to_bfloat16(kernel: Kernel, bits: ActivationBits) -> bool {
+    multiplies(kernel, bits, Format::BF16)
+}
+
 /// Whether the kernel can multiply weights of this format with rounded rows.
 pub(super) fn can_multiply(kernel: Kernel, format: Format) -> bool {
     let avx512 = kernel.is_integer() && kernel.instruction_set() == InstructionSet::Avx512;

@@ -33,6 +33,7 @@ use bfloat16::RoundedRows;
 use integer::activations::Panels;
 use integer::packed::PackedWeight;
 
+pub use bfloat16::rounds_to_bfloat16;
 pub use cases::{cases, half_cases};
 pub(crate) use inputs::{exact_activations, parts};
 

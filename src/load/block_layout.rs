@@ -1,5 +1,6 @@
 //! What the bytes of copied KV blocks depend on, in addition to the files of the model.
 
+use cuelight_shaders::matmul::rounds_to_bfloat16;
 use cuelight_shaders::op::Op;
 
 use super::engine::Division;
@@ -38,7 +39,9 @@ fn of_part(part: &ModelPart, options: &LoadOptions) -> String {
 
 /// The arithmetic of the CPU. The number of threads and the tuning change no result.
 fn cpu(options: &LoadOptions) -> String {
-    format!("cpu {} {:?}", options.kernel, options.activation_bits)
+    let LoadOptions { kernel, activation_bits, .. } = options;
+    let rounding = if rounds_to_bfloat16(*kernel, *activation_bits) { " bfloat16" } else { "" };
+    format!("cpu {kernel} {activation_bits:?}{rounding}")
 }
 
 /// The FNV-1a hash of the ops of a graph.

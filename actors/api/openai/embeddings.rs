@@ -3,10 +3,11 @@
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 use super::prompt::read_texts;
-use crate::api::base64;
 use crate::api::caller::Caller;
 use crate::api::extract::JsonBody;
 use crate::api::fields::Fields;
@@ -103,7 +104,7 @@ fn encoded(vector: &[f32], encoding: Encoding) -> Value {
     match encoding {
         Encoding::Float => json!(vector),
         Encoding::Base64 => {
-            json!(base64::encode(&vector.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>()))
+            json!(BASE64_STANDARD.encode(vector.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>()))
         }
     }
 }

@@ -32,8 +32,8 @@ const CODES: &str = "I8";
 const SCALES: &str = "weight_scale";
 
 impl W8a8Plan<'_> {
-    /// Checks that the new directory can be written to `out`: outside of the model and not around it, and in place of nothing but
-    /// what an earlier quantization wrote.
+    /// Checks that the new directory can be written to `out`: neither it nor the model is inside the other, and `out` is missing or
+    /// was written by an earlier quantization.
     ///
     /// # Errors
     /// [`W8a8Error`] naming the place.
