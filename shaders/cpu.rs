@@ -219,6 +219,16 @@ impl Team for Solo {
     }
 }
 
+/// Runs `body(index, chunk)` once for each chunk of `len` values, as one task of the team. The last chunk may be shorter.
+pub fn for_each_chunk<T: Send>(team: &dyn Team, values: &mut [T], len: usize, body: &(dyn Fn(usize, &mut [T]) + Sync)) {
+    let (total, len, shared) = (values.len(), len.max(1), SharedMut::new(values));
+    team.for_each(total.div_ceil(len), &|index| {
+        let start = index * len;
+        // SAFETY: chunks do not overlap, and each belongs to one task.
+        body(index, unsafe { shared.slice(start, len.min(total - start)) });
+    });
+}
+
 /// A mutable slice that several tasks of a [`Team`] write at once, each to its own range.
 pub struct SharedMut<'a, T> {
     start: *mut T,
@@ -251,8 +261,26 @@ impl<'a, T> SharedMut<'a, T> {
     #[allow(clippy::mut_from_ref)]
     #[must_use]
     pub unsafe fn slice(&self, offset: usize, len: usize) -> &mut [T] {
+        // SAFETY: inside the slice by the check; not aliased by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.checked(offset, len), len) }
+    }
+
+    /// The range `offset..offset + len`, which others may read too.
+    ///
+    /// # Panics
+    /// When the range reaches beyond the slice.
+    ///
+    /// # Safety
+    /// No live range of [`SharedMut::slice`] may overlap it.
+    #[must_use]
+    pub unsafe fn read(&self, offset: usize, len: usize) -> &[T] {
+        // SAFETY: inside the slice by the check; not written by the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.checked(offset, len), len) }
+    }
+
+    /// The start of a range; checks that the range is inside.
+    fn checked(&self, offset: usize, len: usize) -> *mut T {
         assert!(offset <= self.len && len <= self.len - offset, "range {offset}+{len} of a slice of {}", self.len);
-        // SAFETY: inside the slice by the line above; not aliased by the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.start.add(offset), len) }
+        self.start.wrapping_add(offset)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::cases::{Case, CaseBatch, CaseStep, Expected};
 use crate::cost::{Cost, CostArgs};
-use crate::cpu::SharedMut;
+use crate::cpu::for_each_chunk;
 use crate::gpu::weight::{RUN_COLUMNS, WeightLayout};
 use crate::gpu::{Dispatch, GpuArgs, Module};
 use crate::op::{Batch, CpuArgs, Op, ShapeError};
@@ -109,12 +109,9 @@ impl Op for Embed {
         let (batch, rows, width) = (args.batch, args.batch.rows(), self.table.columns);
         let output = &mut *args.outputs[0];
         assert_eq!(output.len(), rows * width, "output of {:?}", self.table);
-        let output = SharedMut::new(output);
-        args.team.for_each(rows.div_ceil(ROWS_PER_TASK), &|task| {
-            let first = task * ROWS_PER_TASK;
-            for row in first..rows.min(first + ROWS_PER_TASK) {
-                // SAFETY: each row belongs to one task, and its slice is dropped before the next.
-                let output = unsafe { output.slice(row * width, width) };
+        for_each_chunk(args.team, output, ROWS_PER_TASK * width, &|task, output| {
+            for (index, output) in output.chunks_exact_mut(width).enumerate() {
+                let row = task * ROWS_PER_TASK + index;
                 self.table.format.dequantize(self.table.row(self.index.of(&batch, row, self.table.rows)), output);
                 for value in output {
                     *value *= self.scale;

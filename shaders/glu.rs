@@ -1,7 +1,7 @@
 //! Gated linear unit: the activation between the two projections of a feed-forward.
 
 use crate::cases::{Case, CaseStep, Expected};
-use crate::cpu::SharedMut;
+use crate::elementwise::for_each_row;
 use crate::gpu::{Dispatch, GpuArgs, Module};
 use crate::lanes::{exp, softplus};
 use crate::op::{CpuArgs, Op, ShapeError};
@@ -144,13 +144,7 @@ impl Op for Glu {
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
         let (gate, up) = (args.inputs[0], args.inputs[1]);
-        let width = gate.len() / args.rows.max(1);
-        let y = SharedMut::new(args.outputs[0]);
-        let kernel = args.kernel;
-        args.team.for_each(args.rows, &|row| {
-            let range = row * width..(row + 1) * width;
-            // SAFETY: each task writes its own row.
-            let y = unsafe { y.slice(range.start, width) };
+        for_each_row(args, &|kernel, range, y| {
             glu_row(kernel, self.activation, &gate[range.clone()], &up[range], y);
         });
     }

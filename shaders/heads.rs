@@ -1,7 +1,7 @@
 //! Splitting and joining heads, and ranges of columns: in latent attention, rotary position embedding applies only to a part of each head.
 
 use crate::cases::{Case, CaseStep, Expected};
-use crate::cpu::SharedMut;
+use crate::cpu::{SharedMut, for_each_chunk};
 use crate::gpu::{DeviceValue, Dispatch, GpuArgs, Module, Push};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::quant::random;
@@ -103,11 +103,8 @@ impl Op for JoinHeads {
         let (first, second) = (args.inputs[0], args.inputs[1]);
         let head = self.first + self.second;
         let row = (first.len() + second.len()) / args.rows.max(1);
-        let y = SharedMut::new(args.outputs[0]);
-        args.team.for_each(args.rows, &|index| {
+        for_each_chunk(args.team, args.outputs[0], row, &|index, y| {
             let first_head = index * (row / head);
-            // SAFETY: each task writes its own row.
-            let y = unsafe { y.slice(index * row, row) };
             for (index, y) in y.chunks_exact_mut(head).enumerate() {
                 let index = first_head + index;
                 y[..self.first].copy_from_slice(&first[index * self.first..(index + 1) * self.first]);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::cases::{Case, CaseStep, Expected};
-use crate::cpu::SharedMut;
+use crate::elementwise::for_each_row;
 use crate::gpu::{Dispatch, GpuArgs, Module, Push, word};
 use crate::lanes::{multiply_add, sum, sum_of_squares};
 use crate::op::{CpuArgs, Op, ShapeError};
@@ -49,14 +49,7 @@ impl Op for LayerNorm {
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
         let x = args.inputs[0];
-        let width = x.len() / args.rows.max(1);
-        let y = SharedMut::new(args.outputs[0]);
-        let kernel = args.kernel;
-        args.team.for_each(args.rows, &|row| {
-            // SAFETY: each task writes its own row.
-            let y = unsafe { y.slice(row * width, width) };
-            norm_row(kernel, &x[row * width..][..width], &self.weight, &self.bias, self.epsilon, y);
-        });
+        for_each_row(args, &|kernel, range, y| norm_row(kernel, &x[range], &self.weight, &self.bias, self.epsilon, y));
     }
 
     fn gpu_tables(&self) -> Vec<&[f32]> {

@@ -29,7 +29,7 @@
 pub mod cases;
 pub mod cost;
 pub mod cpu;
-pub mod elementwise;
+mod elementwise;
 pub mod gpu;
 pub mod kv;
 pub mod lanes;

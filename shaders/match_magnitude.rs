@@ -1,7 +1,7 @@
 //! Values scaled to the magnitude of others.
 
 use crate::cases::{Case, CaseStep, Expected};
-use crate::cpu::SharedMut;
+use crate::cpu::for_each_chunk;
 use crate::gpu::{Dispatch, GpuArgs, Module, Push};
 use crate::lanes::sum_of_squares;
 use crate::op::{CpuArgs, Op, ShapeError};
@@ -35,10 +35,7 @@ impl Op for MatchMagnitude {
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
         let (model, x, kernel, rows) = (args.inputs[0], args.inputs[1], args.kernel, args.rows.max(1));
         let (width, columns) = (model.len() / rows, x.len() / rows);
-        let y = SharedMut::new(args.outputs[0]);
-        args.team.for_each(args.rows, &|row| {
-            // SAFETY: each task writes its own row.
-            let y = unsafe { y.slice(row * columns, columns) };
+        for_each_chunk(args.team, args.outputs[0], columns, &|row, y| {
             match_row(kernel, &model[row * width..][..width], &x[row * columns..][..columns], y);
         });
     }

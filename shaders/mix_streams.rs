@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::cases::{Case, CaseStep, Expected};
-use crate::cpu::SharedMut;
+use crate::cpu::for_each_chunk;
 use crate::gpu::{Dispatch, GpuArgs, Module, Push};
 use crate::lanes::multiply_add;
 use crate::op::{CpuArgs, Op, ShapeError};
@@ -69,10 +69,7 @@ impl Op for MixStreams {
         let (rows, kernel, len) = (args.rows, args.kernel, self.constant.len());
         let columns = x.len() / rows.max(1);
         let width = columns / self.from;
-        let y = SharedMut::new(args.outputs[0]);
-        args.team.for_each(rows, &|row| {
-            // SAFETY: each task writes its own row.
-            let y = unsafe { y.slice(row * width * self.to(), width * self.to()) };
+        for_each_chunk(args.team, args.outputs[0], width * self.to(), &|row, y| {
             let x = &x[row * columns..(row + 1) * columns];
             for (index, y) in y.chunks_exact_mut(width).enumerate() {
                 let constant = &self.constant[index * self.from..][..self.from];

@@ -96,12 +96,12 @@ pub trait Op: Any + Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// Repacks the weights for a kernel. Called once, before the first [`Op::run_cpu`] and with the same kernel.
+    /// Repacks or copies the weights for a kernel. Called once, before the first [`Op::run_cpu`] and with the same kernel.
     fn prepare_cpu(&mut self, kernel: Kernel, team: &dyn Team) {
         let _ = (kernel, team);
     }
 
-    /// Whether [`Op::prepare_cpu`] makes a repacked copy of a weight. The op then no longer reads the weight's own
+    /// Whether [`Op::prepare_cpu`] makes a copy of a weight, packed or not. The op then no longer reads the weight's own
     /// bytes.
     fn repacks(&self, kernel: Kernel, weight: &Weight) -> bool {
         let _ = (kernel, weight);

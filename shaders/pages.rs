@@ -6,6 +6,7 @@
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
+use std::sync::OnceLock;
 
 use half::f16;
 use memmap2::MmapMut;
@@ -100,11 +101,27 @@ impl<T: Plain> Deref for Pages<T> {
     }
 }
 
+impl<T: Plain> AsRef<[T]> for Pages<T> {
+    fn as_ref(&self) -> &[T] {
+        self
+    }
+}
+
 impl<T: Plain> DerefMut for Pages<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above, and no other reference exists.
         unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr().cast(), self.len) }
     }
+}
+
+/// Whether memory of [`Pages::zeroed_large`] has large pages.
+#[must_use]
+pub fn are_large_available() -> bool {
+    static AVAILABLE: OnceLock<bool> = OnceLock::new();
+    *AVAILABLE.get_or_init(|| {
+        let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+        setting.is_ok_and(|setting| !setting.contains("[never]"))
+    })
 }
 
 #[cfg(test)]

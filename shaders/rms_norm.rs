@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::add::Add;
 use crate::cases::{Case, CaseStep, Expected};
-use crate::cpu::SharedMut;
+use crate::elementwise::for_each_row;
 use crate::fusion::FusesWith;
 use crate::gpu::{DeviceValue, Dispatch, GpuArgs, Module, Push, word};
 use crate::lanes::{LANES, horizontal_sum, multiply_add};
@@ -58,14 +58,7 @@ impl Op for RmsNorm {
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
         let x = args.inputs[0];
-        let width = x.len() / args.rows.max(1);
-        let y = SharedMut::new(args.outputs[0]);
-        let kernel = args.kernel;
-        args.team.for_each(args.rows, &|row| {
-            // SAFETY: each task writes its own row.
-            let y = unsafe { y.slice(row * width, width) };
-            norm_row(kernel, &x[row * width..][..width], &self.weight, self.group, self.epsilon, y);
-        });
+        for_each_row(args, &|kernel, range, y| norm_row(kernel, &x[range], &self.weight, self.group, self.epsilon, y));
     }
 
     fn gpu_tables(&self) -> Vec<&[f32]> {

@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::cpu::{Team, for_each_chunk};
+use crate::pages::{self, Pages};
 use crate::quant::Format;
 
 /// A buffer that several weights share: a mapped file, or a vector.
@@ -30,6 +32,12 @@ pub trait Bytes: AsRef<[u8]> + Send + Sync {
 }
 
 impl Bytes for Vec<u8> {}
+
+impl Bytes for Pages<u8> {}
+
+/// Most bytes of stored weights that are in memory while they are copied or packed. Those of a mapped file are released piece by
+/// piece, so that a large matrix is never in memory twice.
+pub const PIECE_BYTES: usize = 8 << 20;
 
 /// A range of a shared buffer.
 #[derive(Clone)]
@@ -214,6 +222,31 @@ impl Weight {
         std::hint::black_box(self.bytes().iter().step_by(PAGE).fold(0u8, |sum, byte| sum.wrapping_add(*byte)));
     }
 
+    /// Whether it is read faster from a copy in large pages. The pages of a file are small, and address translation limits how
+    /// fast they are read, most of all in virtual machines.
+    #[must_use]
+    pub fn gains_from_large_pages(&self) -> bool {
+        const LEAST_BYTES: usize = 4 << 20;
+        self.is_in_file() && self.byte_len() >= LEAST_BYTES && pages::are_large_available()
+    }
+
+    /// A copy in large pages. The memory of the original is [released](Weight::release) meanwhile, piece by piece.
+    #[must_use]
+    pub fn in_large_pages(&self, team: &dyn Team) -> Weight {
+        const TASK_BYTES: usize = 256 << 10;
+        let (len, mut pages) = (self.byte_len(), Pages::zeroed_large(self.byte_len()));
+        for (index, piece) in pages.chunks_mut(PIECE_BYTES).enumerate() {
+            let start = index * PIECE_BYTES;
+            let from = self.bytes.slice(start..start + piece.len()).expect("the piece is in the weight");
+            for_each_chunk(team, piece, TASK_BYTES, &|task, to| {
+                to.copy_from_slice(&from.as_slice()[task * TASK_BYTES..][..to.len()]);
+            });
+            from.release();
+        }
+        let bytes = SharedBytes { owner: Arc::new(pages), range: 0..len };
+        Weight { bytes, ..self.clone() }
+    }
+
     /// Bytes of one row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
@@ -267,5 +300,57 @@ impl Weight {
 impl fmt::Debug for Weight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} [{}, {}] {}", self.name, self.rows, self.columns, self.format)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::cpu::Solo;
+
+    /// Bytes in a file, and the ranges whose memory was released.
+    struct InFile {
+        bytes: Vec<u8>,
+        released: Arc<Mutex<Vec<Range<usize>>>>,
+    }
+
+    impl AsRef<[u8]> for InFile {
+        fn as_ref(&self) -> &[u8] {
+            &self.bytes
+        }
+    }
+
+    impl Bytes for InFile {
+        fn is_in_file(&self) -> bool {
+            true
+        }
+
+        fn release(&self, range: Range<usize>) {
+            self.released.lock().unwrap().push(range);
+        }
+    }
+
+    #[test]
+    fn a_copy_has_the_same_rows_and_releases_the_original_piece_by_piece() {
+        let (rows, columns) = (5, PIECE_BYTES / 8);
+        let bytes: Vec<u8> = (0..rows * columns * 4 + 8).map(|index| (index % 251) as u8).collect();
+        let released = Arc::default();
+        let owner = Arc::new(InFile { bytes, released: Arc::clone(&released) });
+        let range = SharedBytes::new(owner, 8..8 + rows * columns * 4).unwrap();
+        let weight = Weight::new("w", Format::F32, rows, columns, range).unwrap();
+
+        let copy = weight.in_large_pages(&Solo);
+        assert!(copy.bytes() == weight.bytes() && copy.row(4) == weight.row(4));
+        assert!(weight.is_in_file() && !copy.is_in_file() && !copy.gains_from_large_pages());
+        let half = PIECE_BYTES / 2;
+        let pieces = [8..8 + 2 * half, 8 + 2 * half..8 + 4 * half, 8 + 4 * half..8 + 5 * half];
+        assert_eq!(*released.lock().unwrap(), pieces);
+    }
+
+    #[test]
+    fn small_weights_stay_where_they_are() {
+        assert!(!Weight::from_f32("w", 2, 2, &[1.0; 4]).gains_from_large_pages());
     }
 }

@@ -81,7 +81,7 @@ pub struct Graph {
     /// The values that a part of a model passes to the next. Empty for the last part and for a whole model, unless it samples
     /// tokens.
     passed_on: Vec<ValueId>,
-    token_choice: Option<RowSamplingValues>,
+    token_sampling: Option<RowSamplingValues>,
     /// The hidden values that leave the engine; the first of the values that are passed on.
     hidden: Option<ValueId>,
 }
@@ -91,7 +91,7 @@ pub struct Graph {
 pub struct RowSamplingValues {
     /// The sampling parameters of each row ([`sample_token::words`](cuelight_shaders::sample_token::words)); the graph's last
     /// input.
-    pub choices: ValueId,
+    pub params: ValueId,
     /// The logits to sample from.
     pub logits: ValueId,
     /// The sampled tokens ([`SampledToken`](cuelight_shaders::sample_token::SampledToken)).
@@ -171,27 +171,27 @@ impl Graph {
 
     /// The same graph with token sampling appended, for rows that request it. Unchanged if the vocabulary is too large for it.
     #[must_use]
-    pub fn with_token_choice(mut self) -> Self {
+    pub fn with_token_sampling(mut self) -> Self {
         let Some(logits) = self.output().filter(|_| self.has_logits()) else { return self };
         let (rows, widths) = (self.rows(logits), [self.width(logits), PARAMS_WORDS]);
         if SampleToken.output_widths(&widths).is_err() {
             return self;
         }
-        let [choices, tokens] = [PARAMS_WORDS, 1].map(|width| {
+        let [params, tokens] = [PARAMS_WORDS, 1].map(|width| {
             self.values.push(Value { width, rows });
             ValueId(self.values.len() - 1)
         });
-        self.inputs.push(choices);
-        self.nodes.push(Node { op: Box::new(SampleToken), inputs: vec![logits, choices], outputs: vec![tokens] });
+        self.inputs.push(params);
+        self.nodes.push(Node { op: Box::new(SampleToken), inputs: vec![logits, params], outputs: vec![tokens] });
         self.passed_on = self.hidden.into_iter().chain([logits, tokens]).collect();
-        self.token_choice = Some(RowSamplingValues { choices, logits, tokens });
+        self.token_sampling = Some(RowSamplingValues { params, logits, tokens });
         self
     }
 
     /// The values of token sampling, if the graph has it.
     #[must_use]
-    pub fn token_choice(&self) -> Option<RowSamplingValues> {
-        self.token_choice
+    pub fn token_sampling(&self) -> Option<RowSamplingValues> {
+        self.token_sampling
     }
 
     /// The ops in order.
@@ -325,7 +325,7 @@ fn part(
     values: &[Value],
     nodes: impl Iterator<Item = Node>,
     (taken, given): (&[ValueId], &[ValueId]),
-    token_choice: Option<RowSamplingValues>,
+    token_sampling: Option<RowSamplingValues>,
     hidden: Option<ValueId>,
 ) -> Graph {
     let mut graph = Graph::default();
@@ -344,9 +344,9 @@ fn part(
     }
     graph.passed_on = given.iter().map(|value| number(&mut graph, value)).collect();
     graph.hidden = hidden.map(|value| number(&mut graph, &value));
-    graph.token_choice = token_choice.map(|RowSamplingValues { choices, logits, tokens }| {
-        let [choices, logits, tokens] = [choices, logits, tokens].map(|value| number(&mut graph, &value));
-        RowSamplingValues { choices, logits, tokens }
+    graph.token_sampling = token_sampling.map(|RowSamplingValues { params, logits, tokens }| {
+        let [params, logits, tokens] = [params, logits, tokens].map(|value| number(&mut graph, &value));
+        RowSamplingValues { params, logits, tokens }
     });
     graph
 }
@@ -479,10 +479,10 @@ mod tests {
         ) {
             let graph = random_graph(nodes);
             let logits = graph.output().unwrap();
-            let graph = graph.with_token_choice();
-            let RowSamplingValues { choices, tokens, .. } = graph.token_choice().unwrap();
+            let graph = graph.with_token_sampling();
+            let RowSamplingValues { params, tokens, .. } = graph.token_sampling().unwrap();
             prop_assert_eq!(graph.outputs(), [logits, tokens]);
-            prop_assert_eq!(graph.inputs(), [choices]);
+            prop_assert_eq!(graph.inputs(), [params]);
             prop_assert_eq!(graph.width(tokens), 1);
             check_layout(&graph, 3);
         }
@@ -531,10 +531,10 @@ mod tests {
         let last = graph.push_one(op(7), &[sum, routes]).unwrap();
         graph.push_one(op(5), &[last]).unwrap();
 
-        let cut = graph.with_token_choice().cut_out(&[2, 5]);
+        let cut = graph.with_token_sampling().cut_out(&[2, 5]);
         assert_eq!(cut.removed.len(), 2);
-        let choosing: Vec<bool> = cut.parts.iter().map(|part| part.token_choice().is_some()).collect();
-        assert_eq!(choosing, [false, false, true]);
+        let samples: Vec<bool> = cut.parts.iter().map(|part| part.token_sampling().is_some()).collect();
+        assert_eq!(samples, [false, false, true]);
         let shapes = |part: &Graph| {
             let widths = |values: &[ValueId]| values.iter().map(|value| part.width(*value)).collect::<Vec<_>>();
             (widths(part.inputs()), part.nodes().len(), widths(&part.outputs()))

@@ -6,7 +6,7 @@ use super::grouping::Grouping;
 use super::low_rank::{Changes, Input};
 use super::{ExpertActivation, ExpertMatrix, Experts, RouteWeighting};
 use crate::activate::activate_in_place;
-use crate::cpu::{ActivationBits, Kernel, SharedMut, Team};
+use crate::cpu::{ActivationBits, Kernel, SharedMut, Team, for_each_chunk};
 use crate::glu::glu_row_in_place;
 use crate::lora::adapter::AdapterUse;
 use crate::matmul::integer::activations::{self, Panels, Sources};
@@ -202,17 +202,11 @@ impl Experts {
     /// products, and `up` the others.
     fn activate(&self, (kernel, team): (Kernel, &dyn Team), hidden: &mut [f32], up: &[f32]) {
         let width = self.intermediate_size();
-        let pairs = hidden.len() / width.max(1);
-        let hidden = SharedMut::new(hidden);
-        team.for_each(pairs, &|pair| {
-            // SAFETY: each task accesses its own pair only.
-            let hidden = unsafe { hidden.slice(pair * width, width) };
-            match self.activation {
-                ExpertActivation::Gated(function) => {
-                    glu_row_in_place(kernel, function, hidden, &up[pair * width..][..width]);
-                }
-                ExpertActivation::Ungated(function) => activate_in_place(kernel, function, hidden),
+        for_each_chunk(team, hidden, width, &|pair, hidden| match self.activation {
+            ExpertActivation::Gated(function) => {
+                glu_row_in_place(kernel, function, hidden, &up[pair * width..][..width]);
             }
+            ExpertActivation::Ungated(function) => activate_in_place(kernel, function, hidden),
         });
     }
 
@@ -257,19 +251,13 @@ impl Experts {
 
     /// Copies the row of each pair, multiplied by the route weight where that applies to the input.
     fn gather(&self, team: &dyn Team, rows: ExpertRows<'_>, grouping: &Grouping, gathered: &mut [f32]) {
-        if gathered.is_empty() {
-            return;
-        }
         let hidden = self.hidden_size();
-        let shared = SharedMut::new(gathered);
-        team.for_each(grouping.routes.len(), &|pair| {
+        for_each_chunk(team, gathered, hidden, &|pair, gathered| {
             let (row, k) = (grouping.routes[pair] / self.top_k, grouping.routes[pair] % self.top_k);
             let weight = match self.weighting {
                 RouteWeighting::Input => self.route_weight(rows.routes, row, k),
                 RouteWeighting::Output => 1.0,
             };
-            // SAFETY: each task accesses its own pair only.
-            let gathered = unsafe { shared.slice(pair * hidden, hidden) };
             for (gathered, x) in gathered.iter_mut().zip(&rows.x[row * hidden..]) {
                 *gathered = x * weight;
             }
@@ -287,10 +275,7 @@ impl Experts {
         output: &mut [f32],
     ) {
         let hidden = self.hidden_size();
-        let output = SharedMut::new(output);
-        team.for_each(rows.rows, &|row| {
-            // SAFETY: each task accesses its own row only.
-            let output = unsafe { output.slice(row * hidden, hidden) };
+        for_each_chunk(team, output, hidden, &|row, output| {
             output.fill(0.0);
             for k in 0..self.top_k {
                 let Some(pair) = grouping.pair_of_route[row * self.top_k + k] else { continue };

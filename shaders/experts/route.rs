@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::cpu::SharedMut;
+use crate::cpu::for_each_chunk;
 use crate::gpu::{Dispatch, GpuArgs, Module, Push, word};
 use crate::lanes::exp;
 use crate::op::{CpuArgs, Op, ShapeError};
@@ -266,10 +266,7 @@ impl Op for Route {
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
         let (logits, width) = (args.inputs[0], 2 * self.top_k);
-        let routes = SharedMut::new(args.outputs[0]);
-        args.team.for_each(args.rows, &|row| {
-            // SAFETY: each task accesses its own row only.
-            let routes = unsafe { routes.slice(row * width, width) };
+        for_each_chunk(args.team, args.outputs[0], width, &|row, routes| {
             let mut candidates = vec![Candidate::default(); self.n_experts];
             self.row(&logits[row * self.n_experts..][..self.n_experts], &mut candidates, routes);
         });

@@ -6,7 +6,7 @@
 use super::factors::{factors_len, row_factors};
 use super::scan::{Block, scan};
 use super::{BLOCK_COLUMNS, GatedDelta};
-use crate::cpu::SharedMut;
+use crate::cpu::{SharedMut, for_each_chunk};
 use crate::op::CpuArgs;
 use crate::recurrent::{StateBlock, StateRun};
 
@@ -18,12 +18,8 @@ pub(super) fn scratch_len(delta: &GatedDelta, rows: usize) -> usize {
 pub(super) fn run(delta: &GatedDelta, args: &mut CpuArgs<'_>) {
     let (kernel, len) = (args.kernel, factors_len(delta));
     let factors = &mut args.scratch[..args.rows * len];
-    let shared = SharedMut::new(&mut *factors);
     let inputs = args.inputs;
-    args.team.for_each(args.rows, &|row| {
-        // SAFETY: each task writes its own row.
-        row_factors(kernel, delta, inputs, row, unsafe { shared.slice(row * len, len) });
-    });
+    for_each_chunk(args.team, factors, len, &|row, to| row_factors(kernel, delta, inputs, row, to));
     let runs = StateRun::all(&args.batch);
     let blocks = delta.shape.value_heads * delta.shape.blocks();
     let output = SharedMut::new(&mut *args.outputs[0]);

@@ -85,6 +85,9 @@ const RUN_OUTPUTS: usize = 4;
 /// The running sums are those of a panel: the same columns in the same order in the same lanes.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn run_few<F: BlockFormat>(task: &Task<'_>) {
+    if const { F::BLOCK_LEN == 1 } && task.rows == 1 {
+        return run_one_row::<F>(task);
+    }
     for first in task.outputs.clone().step_by(RUN_OUTPUTS) {
         let outputs = first..task.outputs.end.min(first + RUN_OUTPUTS);
         for row in (0..task.rows).step_by(RUN_ROWS) {
@@ -99,6 +102,33 @@ pub(super) fn run_few<F: BlockFormat>(task: &Task<'_>) {
                 _ => results_of_rows::<F, 3>(task, row, outputs.clone()),
             }
         }
+    }
+}
+
+/// Weight rows that are read in turns for one row of input, if values are stored as they are. The hardware prefetcher follows each
+/// of them. With fewer, memory is idle for a part of the time.
+const STREAMS: usize = 8;
+
+/// Computes the task for one row of input and weights that store plain values.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn run_one_row<F: BlockFormat>(task: &Task<'_>) {
+    let input = task.input(0, 0..task.weight.columns);
+    for first in task.outputs.clone().step_by(STREAMS) {
+        let outputs = first..task.outputs.end.min(first + STREAMS);
+        // The last row is read again for those that are missing.
+        let rows: [&[u8]; STREAMS] = std::array::from_fn(|row| task.weight.row((first + row).min(outputs.end - 1)));
+        let mut sums = [[_mm256_setzero_ps()]; STREAMS];
+        let bytes = run_len::<F>() * F::BLOCK_BYTES;
+        for (run, input) in input.chunks_exact(run_len::<F>()).enumerate() {
+            for (row, sums) in rows.iter().zip(&mut sums) {
+                // SAFETY: this function enables the CPU features.
+                unsafe {
+                    F::decode_eights_avx2(&row[run * bytes..][..bytes], &mut Accumulate { inputs: [input], sums })
+                };
+            }
+        }
+        let results = sums.map(|[sum]| total_of_register(sum));
+        task.finish(0, first, &results[..outputs.len()]);
     }
 }
 

@@ -81,11 +81,11 @@ impl Part<'_> {
         std::array::from_fn(|index| &self.input.row(row + index)[columns.clone()])
     }
 
-    /// How far ahead of the weights in use the next ones are prefetched, in bytes: the same columns of the next tile, or of the
-    /// next group if other rows follow that use the same weights.
+    /// How far ahead of the weights in use the next ones are prefetched, in bytes: the same columns of the next group. The weights
+    /// of a few rows are left to the hardware prefetcher, which follows them faster.
     fn prefetch_ahead(&self, rows: usize) -> usize {
-        let outputs = if rows <= TILE_ROWS { TILE_OUTPUTS } else { GROUP_OUTPUTS };
-        if self.task.tuning.prefetch_ahead == 0 { 0 } else { outputs * self.task.weight.row_bytes() }
+        let is_wanted = rows > TILE_ROWS && self.task.tuning.prefetch_ahead > 0;
+        if is_wanted { GROUP_OUTPUTS * self.task.weight.row_bytes() } else { 0 }
     }
 }
 

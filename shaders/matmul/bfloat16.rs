@@ -5,7 +5,7 @@
 
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only AVX-512 has a kernel for these rows"))]
 
-use crate::cpu::{ActivationBits, InstructionSet, Kernel, SharedMut, Team};
+use crate::cpu::{ActivationBits, InstructionSet, Kernel, Team, for_each_chunk};
 use crate::quant::Format;
 
 /// Columns of a register. Rows are padded to a multiple of it.
@@ -58,12 +58,12 @@ impl<'a> RoundedRows<'a> {
         assert!(input.len().is_multiple_of(columns) && cpu_has_dot_products());
         let (rows, stride) = (input.len() / columns, columns.next_multiple_of(LANES));
         let values = halves_in(&mut scratch[..scratch_len(rows, columns)]);
-        let shared = SharedMut::new(&mut *values);
         const ROWS_PER_TASK: usize = 4;
-        team.for_each(rows.div_ceil(ROWS_PER_TASK), &|task| {
-            for row in task * ROWS_PER_TASK..rows.min((task + 1) * ROWS_PER_TASK) {
-                // SAFETY: each row is written by one task. The assertion above checks the CPU features.
-                unsafe { round_row(&input[row * columns..][..columns], shared.slice(row * stride, stride)) };
+        for_each_chunk(team, values, ROWS_PER_TASK * stride, &|task, out| {
+            let input = &input[task * ROWS_PER_TASK * columns..];
+            for (input, out) in input.chunks_exact(columns).zip(out.chunks_exact_mut(stride)) {
+                // SAFETY: the assertion above checks the CPU features.
+                unsafe { round_row(input, out) };
             }
         });
         RoundedRows { values, stride }

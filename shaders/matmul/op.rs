@@ -34,10 +34,15 @@ impl Op for Linear {
         if kernel.is_integer() {
             self.packed = self.weights.iter().map(|weight| PackedWeight::new(weight, team)).collect();
         }
+        for weight in &mut self.weights {
+            if !is_packed(kernel, weight) && weight.gains_from_large_pages() {
+                *weight = weight.in_large_pages(team);
+            }
+        }
     }
 
     fn repacks(&self, kernel: Kernel, weight: &Weight) -> bool {
-        kernel.is_integer() && weight.format.integers().is_some()
+        is_packed(kernel, weight) || weight.gains_from_large_pages()
     }
 
     fn repack_overhead_bytes(&self, kernel: Kernel) -> u64 {
@@ -55,7 +60,7 @@ impl Op for Linear {
         let mut cost = Cost { activation_bytes: args.activation_bytes(), ..Cost::default() };
         for weight in self.weights.iter().filter(|_| args.rows > 0) {
             let operations = 2 * (args.rows * weight.rows * weight.columns) as u64;
-            if self.repacks(args.kernel, weight) {
+            if is_packed(args.kernel, weight) {
                 cost.memory_bytes += PackedWeight::size(weight).unwrap_or(0) as u64;
                 cost.integer_operations += operations;
             } else {
@@ -138,12 +143,17 @@ impl Op for Linear {
     }
 }
 
+/// Whether the weight is packed for the kernel.
+fn is_packed(kernel: Kernel, weight: &Weight) -> bool {
+    kernel.is_integer() && weight.format.integers().is_some()
+}
+
 impl Linear {
     /// Scratch memory for the input rounded to integers, and for the input rounded to BF16.
     fn scratch_parts(&self, kernel: Kernel, rows: usize) -> (usize, usize) {
         let columns = self.weights[0].columns;
         let any = |what: &dyn Fn(&Weight) -> bool| self.weights.iter().any(what);
-        let integers = any(&|weight| self.repacks(kernel, weight));
+        let integers = any(&|weight| is_packed(kernel, weight));
         let bfloat16 = any(&|weight| bfloat16::can_multiply(kernel, weight.format));
         (
             if integers { activations::scratch_len(rows, columns) } else { 0 },

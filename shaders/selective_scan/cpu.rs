@@ -5,7 +5,7 @@
 
 use super::scan::{Block, scan};
 use super::{BLOCK_CHANNELS, SelectiveScan};
-use crate::cpu::SharedMut;
+use crate::cpu::{SharedMut, for_each_chunk};
 use crate::lanes::softplus;
 use crate::op::CpuArgs;
 use crate::per_kernel;
@@ -22,11 +22,8 @@ pub(super) fn scratch_len(op: &SelectiveScan, rows: usize) -> usize {
 pub(super) fn run(op: &SelectiveScan, args: &mut CpuArgs<'_>) {
     let (kernel, channels) = (args.kernel, op.shape.channels);
     let times = &mut args.scratch[..scratch_len(op, args.rows)];
-    let shared = SharedMut::new(&mut *times);
     let [x, dt, b, c] = [0, 1, 2, 3].map(|input| args.inputs[input]);
-    args.team.for_each(args.rows, &|row| {
-        // SAFETY: each task writes its own row.
-        let to = unsafe { shared.slice(row * channels, channels) };
+    for_each_chunk(args.team, times, channels, &|row, to| {
         row_times(kernel, &dt[row * channels..][..channels], to);
     });
     let runs = StateRun::all(&args.batch);

@@ -6,7 +6,7 @@
 use super::factors::row_factors;
 use super::scan::{Block, scan};
 use super::{BLOCK_COLUMNS, StateSpace};
-use crate::cpu::SharedMut;
+use crate::cpu::{SharedMut, for_each_chunk};
 use crate::op::CpuArgs;
 use crate::recurrent::{StateBlock, StateRun};
 
@@ -18,11 +18,8 @@ pub(super) fn scratch_len(space: &StateSpace, rows: usize) -> usize {
 pub(super) fn run(space: &StateSpace, args: &mut CpuArgs<'_>) {
     let (kernel, heads) = (args.kernel, space.shape.heads);
     let factors = &mut args.scratch[..scratch_len(space, args.rows)];
-    let shared = SharedMut::new(&mut *factors);
     let (mixed, dt, states) = (args.inputs[0], args.inputs[1], args.states);
-    args.team.for_each(args.rows, &|row| {
-        // SAFETY: each task writes its own row.
-        let to = unsafe { shared.slice(2 * row * heads, 2 * heads) };
+    for_each_chunk(args.team, factors, 2 * heads, &|row, to| {
         row_factors(kernel, space, &dt[row * heads..][..heads], to);
     });
     let runs = StateRun::all(&args.batch);

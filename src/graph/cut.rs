@@ -72,9 +72,9 @@ impl Graph {
     pub fn cut_out(self, ops: &[usize]) -> CutGraph {
         let times = self.times(ops);
         // Only the last part, which samples tokens, takes the sampling parameters.
-        let choices = self.token_choice.map(|choice| choice.choices);
+        let params = self.token_sampling.map(|sampling| sampling.params);
         let passed_on = self.outputs();
-        let lifetimes = Lifetimes::new(&self, &times, choices);
+        let lifetimes = Lifetimes::new(&self, &times, params);
         let mut nodes: HashMap<Time, Vec<Node>> = HashMap::new();
         for (node, time) in self.nodes.into_iter().zip(times) {
             nodes.entry(time).or_default().push(node);
@@ -84,7 +84,7 @@ impl Graph {
             part(&self.values, nodes.into_iter(), (taken, given), None, None)
         };
         let mut cut = CutGraph::default();
-        let mut taken: Vec<ValueId> = self.inputs.iter().filter(|value| Some(**value) != choices).copied().collect();
+        let mut taken: Vec<ValueId> = self.inputs.iter().filter(|value| Some(**value) != params).copied().collect();
         for number in 0..ops.len() {
             let Some(removed) = nodes_at(Time::Removed(number)).pop() else { break };
             let (given, carried) = lifetimes.across(number);
@@ -112,9 +112,9 @@ impl Graph {
             cut.handovers.push(handover);
             cut.removed.push(removed.op);
         }
-        taken.extend(choices);
+        taken.extend(params);
         let last = nodes_at(Time::Part(ops.len())).into_iter();
-        cut.parts.push(part(&self.values, last, (&taken, &passed_on), self.token_choice, self.hidden));
+        cut.parts.push(part(&self.values, last, (&taken, &passed_on), self.token_sampling, self.hidden));
         cut
     }
 

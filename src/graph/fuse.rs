@@ -47,7 +47,7 @@ mod tests {
     use super::*;
     use crate::model::ModelGraph;
     use crate::synthetic::Synthetic;
-    use cuelight_shaders::elementwise::Add;
+    use cuelight_shaders::add::Add;
     use cuelight_shaders::glu::{Activation, Glu};
     use cuelight_shaders::matmul::Linear;
     use cuelight_shaders::quant::{Format, random};
@@ -88,7 +88,8 @@ mod tests {
             graph.ops().iter().flat_map(|op| op.weights()).map(|weight| weight.name.to_string()).collect()
         };
         for model in ["llama-1b:q4_0", "gemma3-4b:q4_k_m", "qwen3-30b-a3b:q4_k_m"] {
-            let (unfused, fused) = (graph_of(model).with_token_choice(), graph_of(model).with_token_choice().fused());
+            let (unfused, fused) =
+                (graph_of(model).with_token_sampling(), graph_of(model).with_token_sampling().fused());
             assert_eq!(weights(&unfused), weights(&fused), "{model}");
             assert_eq!(unfused.outputs(), fused.outputs(), "{model}");
             assert!(fused.nodes().len() < unfused.nodes().len(), "{model}");

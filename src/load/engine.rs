@@ -53,7 +53,7 @@ pub(super) fn divide(
     if targets.len() == 1 {
         let ModelGraph { graph, states, weights_bytes, .. } = model;
         let target = targets.remove(0);
-        let graph = target.fuse(target.with_token_choice(graph, limits));
+        let graph = target.fuse(target.with_token_sampling(graph, limits));
         let mut whole = ModelPart { target, graphs: vec![graph], states, weights_bytes };
         let host = host_part::take_from(&mut whole, options, limits, request)?;
         return Ok(Division { parts: vec![whole], host });
@@ -68,7 +68,7 @@ pub(super) fn divide(
     let cuts = placement::cuts(&model.graph, &split, targets.len())?;
     let mut graphs = model.graph.split(&cuts);
     if let (Some(target), Some(last)) = (targets.last(), graphs.pop()) {
-        graphs.push(target.with_token_choice(last, limits));
+        graphs.push(target.with_token_sampling(last, limits));
     }
     let part = |(target, graph): (Target, Graph)| {
         let states = own_layers(&graph, &model.states);

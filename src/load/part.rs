@@ -7,10 +7,9 @@ use cuelight_shaders::attention::KvCache;
 use cuelight_shaders::cpu::Kernel;
 use cuelight_shaders::experts::Experts;
 use cuelight_shaders::layer_state::LayerState;
-use cuelight_shaders::matmul::integer::packed::PIECE_BYTES;
 use cuelight_shaders::op::Op;
 use cuelight_shaders::recurrent::StateCache;
-use cuelight_shaders::weight::Weight;
+use cuelight_shaders::weight::{PIECE_BYTES, Weight};
 
 use super::error::LoadError;
 use super::options::LoadOptions;
@@ -59,9 +58,9 @@ impl Target {
 
     /// The last part's graph for this device. A GPU samples tokens itself: copying a token back is cheaper than copying a row of
     /// logits. Rows of canvases have their own sampling.
-    pub fn with_token_choice(&self, graph: Graph, limits: &EngineLimits) -> Graph {
+    pub fn with_token_sampling(&self, graph: Graph, limits: &EngineLimits) -> Graph {
         match (self, limits.canvas) {
-            (Target::Vulkan(..), None) => graph.with_token_choice(),
+            (Target::Vulkan(..), None) => graph.with_token_sampling(),
             (Target::Cpu, _) | (_, Some(_)) => graph,
         }
     }

@@ -2,9 +2,9 @@
 //!
 //! Source: transformers' `DiffusionGemmaForBlockDiffusion`.
 
+use cuelight_shaders::add::Add;
 use cuelight_shaders::canvas_rows::CanvasRows;
 use cuelight_shaders::denoise::Denoise;
-use cuelight_shaders::elementwise::Add;
 use cuelight_shaders::glu::Glu;
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::weight::Weight;

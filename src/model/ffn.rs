@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use cuelight_shaders::activate::Activate;
+use cuelight_shaders::add::Add;
 use cuelight_shaders::cutoff::Cutoff;
-use cuelight_shaders::elementwise::{Activate, Add, GateRows};
 use cuelight_shaders::experts::{ExpertMatrix, Experts, Route};
+use cuelight_shaders::gate_rows::GateRows;
 use cuelight_shaders::glu::{Activation, Glu};
 use cuelight_shaders::lora::Target;
 

@@ -4,7 +4,8 @@
 
 use std::f32::consts::FRAC_1_SQRT_2;
 
-use cuelight_shaders::elementwise::{Add, Scale};
+use cuelight_shaders::add::Add;
+use cuelight_shaders::scale::Scale;
 
 use super::builder::{BuildError, Builder};
 use crate::graph::ValueId;

@@ -8,11 +8,14 @@ mod selective_scan;
 mod short_conv;
 mod state_space;
 
+use cuelight_shaders::add::Add;
 use cuelight_shaders::attention::{Attention, KvShape};
-use cuelight_shaders::elementwise::{Add, Clamp, GateRows, ScaleByPosition};
+use cuelight_shaders::clamp::Clamp;
+use cuelight_shaders::gate_rows::GateRows;
 use cuelight_shaders::glu::{Activation, Glu};
 use cuelight_shaders::heads::{JoinHeads, SplitHeads};
 use cuelight_shaders::matmul::HeadLinear;
+use cuelight_shaders::scale_by_position::ScaleByPosition;
 
 use super::alibi::slopes;
 use super::arch::{Gate, QkNormKind, Values};

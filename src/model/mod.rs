@@ -37,10 +37,11 @@ mod streams;
 mod vocabulary;
 pub mod weights;
 
-use cuelight_shaders::elementwise::{Add, Scale};
+use cuelight_shaders::add::Add;
 use cuelight_shaders::embed::Embed;
 use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::rms_norm::RmsNorm;
+use cuelight_shaders::scale::Scale;
 
 use crate::adapters::projections::Projection;
 use crate::checkpoint::Checkpoint;

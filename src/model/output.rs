@@ -1,8 +1,8 @@
 //! What follows the last layer: the hidden values that leave the engine, and the output head.
 
-use cuelight_shaders::elementwise::Softcap;
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::select_rows::SelectRows;
+use cuelight_shaders::softcap::Softcap;
 use cuelight_shaders::weight::Weight;
 
 use super::arch::{EmbeddingNorm, Output};

@@ -5,11 +5,12 @@
 
 use std::f32::consts::FRAC_1_SQRT_2;
 
-use cuelight_shaders::elementwise::{Add, Scale};
+use cuelight_shaders::add::Add;
 use cuelight_shaders::embed::Embed;
 use cuelight_shaders::glu::{Activation, Glu};
 use cuelight_shaders::heads::TakeColumns;
 use cuelight_shaders::matmul::Linear;
+use cuelight_shaders::scale::Scale;
 
 use super::builder::{BuildError, Builder};
 use super::streams;

@@ -7,12 +7,14 @@
 
 use std::sync::Arc;
 
-use cuelight_shaders::elementwise::{Add, Scale, Softcap};
+use cuelight_shaders::add::Add;
 use cuelight_shaders::heads::{JoinHeads, TakeColumns};
 use cuelight_shaders::match_magnitude::MatchMagnitude;
 use cuelight_shaders::matmul::{HeadLinear, Linear};
 use cuelight_shaders::mix_streams::MixStreams;
+use cuelight_shaders::scale::Scale;
 use cuelight_shaders::scale_columns::ScaleColumns;
+use cuelight_shaders::softcap::Softcap;
 
 use super::builder::{BuildError, Builder};
 use super::layer::StreamSizes;

@@ -27,6 +27,7 @@ const BANNED: &[(&str, &str)] = &[
     ("RightOfWay", "YieldHint"),
     ("bulk_rows", "prefill_saturation_rows"),
     ("TokenChoice", "SamplingParams"),
+    ("token_choice", "token_sampling"),
     ("Chooser", "TokenSampler"),
     ("EngineChoice", "EngineSampling"),
     ("DeviceNews", "DeviceEvent"),

@@ -24,11 +24,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::activations;
-use crate::cpu::{SharedMut, Team};
+use crate::cpu::{Team, for_each_chunk};
 use crate::pages::Pages;
 use crate::quant::integer::{IntegerBlock, IntegerLayout, Unit};
 use crate::quant::{BlockFormat, dispatch};
-use crate::weight::Weight;
+use crate::weight::{PIECE_BYTES, Weight};
 
 /// Rows of a strip.
 pub const STRIP_ROWS: usize = 16;
@@ -129,20 +129,15 @@ impl PackedWeight {
             |weight: &Weight| (weight.format, weight.rows, weight.columns) == (first.format, first.rows, first.columns);
         assert!(weights.iter().all(is_same_shape), "weights that are packed together have the same shape and format");
         let strips = first.rows.div_ceil(STRIP_ROWS);
-        let mut pages = Pages::zeroed(size * weights.len());
-        let bytes = SharedMut::new(&mut pages);
-        let tasks = strips * weights.len();
-        let tasks_of_piece = (PIECE_BYTES / (first.row_bytes() * STRIP_ROWS).max(1)).max(1);
-        for start in (0..tasks).step_by(tasks_of_piece) {
-            let piece = start..tasks.min(start + tasks_of_piece);
-            team.for_each(piece.len(), &|index| {
-                let task = piece.start + index;
-                // SAFETY: each task writes its own strip only.
-                let packed = unsafe { bytes.slice(task * strip_bytes, strip_bytes) };
-                let (weight, strip) = (&weights[task / strips], task % strips);
+        let mut pages = Pages::zeroed_large(size * weights.len());
+        let strips_of_piece = (PIECE_BYTES / (first.row_bytes() * STRIP_ROWS).max(1)).max(1);
+        for (piece, packed) in pages.chunks_mut(strips_of_piece * strip_bytes.max(1)).enumerate() {
+            let start = piece * strips_of_piece;
+            for_each_chunk(team, packed, strip_bytes, &|index, packed| {
+                let (weight, strip) = (&weights[(start + index) / strips], (start + index) % strips);
                 dispatch!(weight.format, F => pack_strip::<F>(weight, strip * STRIP_ROWS, packed));
             });
-            release(weights, strips, piece);
+            release(weights, strips, start..start + packed.len() / strip_bytes.max(1));
         }
         let pages = Arc::new(pages);
         let packed = |index: usize| PackedWeight {
@@ -160,10 +155,6 @@ impl PackedWeight {
         &self.pages[self.range.clone()][first / STRIP_ROWS * self.strip_bytes..][..self.strip_bytes]
     }
 }
-
-/// Most bytes of stored weights that are in memory while they are packed. Those of a mapped file are released piece by piece, so
-/// that a large matrix is never in memory twice.
-pub const PIECE_BYTES: usize = 8 << 20;
 
 /// Releases the rows of some strips, which are counted through all weights.
 fn release(weights: &[Weight], strips: usize, piece: Range<usize>) {

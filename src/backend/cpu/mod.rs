@@ -134,15 +134,20 @@ impl CpuStage {
         let batch = self.rows.batch(&block_tables, &adapters);
         let mut observer = self.observer.as_ref().map(|one| one.lock().unwrap_or_else(PoisonError::into_inner));
         let arena = SharedMut::new(&mut self.arena);
-        let slice = |value: ValueId| {
+        let place = |value: ValueId| {
             let rows = count_rows(graph.rows(value), &batch);
-            // SAFETY: the layout does not overlap values that are live at the same time, and ops run one after the other.
-            unsafe { arena.slice(layout.offset(value), rows * graph.width(value)) }
+            (layout.offset(value), rows * graph.width(value))
         };
         for node in graph.nodes() {
             let rows = count_rows(graph.input_rows(node), &batch);
-            let inputs: Vec<&[f32]> = node.inputs.iter().map(|input| &*slice(*input)).collect();
-            let mut outputs: Vec<&mut [f32]> = node.outputs.iter().map(|output| slice(*output)).collect();
+            let (inputs, outputs) = (node.inputs.iter(), node.outputs.iter());
+            // SAFETY: the layout does not overlap values that are live at the same time, and ops run one after the other. So the
+            // outputs overlap neither each other nor the inputs.
+            let (inputs, mut outputs): (Vec<&[f32]>, Vec<&mut [f32]>) = unsafe {
+                let read = |(offset, len)| arena.read(offset, len);
+                let write = |(offset, len)| arena.slice(offset, len);
+                (inputs.map(|value| read(place(*value))).collect(), outputs.map(|value| write(place(*value))).collect())
+            };
             let began = profiler.as_ref().map(|_| Instant::now());
             let args = &mut CpuArgs {
                 kernel: self.kernel,

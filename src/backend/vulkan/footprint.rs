@@ -36,9 +36,9 @@ impl Footprint {
         kv_type: KvType,
     ) -> Self {
         let values = values_bytes(graphs, limits);
-        let logits = graphs
-            .iter()
-            .filter_map(|graph| graph.token_choice().map(|choice| transfer::bytes(graph, &[choice.logits], limits)));
+        let logits = graphs.iter().filter_map(|graph| {
+            graph.token_sampling().map(|sampling| transfer::bytes(graph, &[sampling.logits], limits))
+        });
         let transfers = input_bytes(graphs, limits) + output_bytes(graphs, limits) + logits.sum::<u64>();
         let scratch = scratch_bytes(graphs, info, limits);
         let ops: Vec<&dyn Op> = graphs.iter().flat_map(Graph::ops).collect();
@@ -70,8 +70,8 @@ pub(super) fn output_bytes(graphs: &[Graph], limits: &EngineLimits) -> u64 {
 
 /// The outputs of a graph; of a graph that samples tokens, the tokens instead of the logits.
 pub(super) fn output_values(graph: &Graph) -> Vec<ValueId> {
-    match graph.token_choice() {
-        Some(choice) => graph.hidden().into_iter().chain([choice.tokens]).collect(),
+    match graph.token_sampling() {
+        Some(sampling) => graph.hidden().into_iter().chain([sampling.tokens]).collect(),
         None => graph.outputs(),
     }
 }

@@ -42,8 +42,8 @@ impl Segment {
         let outputs = Transfer::new(&graph, &layout, &output_values(&graph), limits);
         let is_readable = work.readable().is_some();
         let logits = graph
-            .token_choice()
-            .map(|choice| LogitsTransfer::new(device, pool, &graph, (choice.logits, &layout), limits, is_readable));
+            .token_sampling()
+            .map(|sampling| LogitsTransfer::new(device, pool, &graph, (sampling.logits, &layout), limits, is_readable));
         let logits = logits.transpose()?;
         let profiler = profile.then(|| Profiler::new(&graph));
         Ok(Segment { graph, layout, first_op, inputs, outputs, logits, profiler })

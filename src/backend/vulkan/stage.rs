@@ -115,7 +115,7 @@ impl VulkanStage {
         let written = self.step_layout.write(&batch, &mut self.buffers.words);
         let upload = self.buffers.write_step(&self.device, &written)?;
         let segment = &self.segments[number];
-        let sampling = segment.graph.token_choice().map(|_| sampling_words(step));
+        let sampling = segment.graph.token_sampling().map(|_| sampling_words(step));
         let inputs = inputs.iter().map(Vec::as_slice).chain(sampling.as_deref());
         let StepBuffers { work, input_staging, .. } = &mut self.buffers;
         segment.inputs.write(work, input_staging.as_mut(), inputs);

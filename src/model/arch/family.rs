@@ -4,7 +4,7 @@
 //! nothing else. Rules depend on keys and tensors of the file, never on the name or size of one model. From both the loader
 //! makes a [`LayerSpec`](crate::model::layer::LayerSpec) for each layer.
 
-pub use cuelight_shaders::elementwise::Pointwise;
+pub use cuelight_shaders::activate::Pointwise;
 pub use cuelight_shaders::experts::{RouteWeighting, Scoring};
 pub use cuelight_shaders::gated_delta::HeadOrder;
 pub use cuelight_shaders::glu::Activation;

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cuelight_shaders::add::Add;
 use cuelight_shaders::cases::CaseBatch;
-use cuelight_shaders::elementwise::Add;
 use cuelight_shaders::fusion::fuse;
 use cuelight_shaders::glu::{Activation, Glu};
 use cuelight_shaders::gpu::RowCount;
