@@ -262,7 +262,7 @@ fn config_prints_the_source_of_each_value() {
         &format!("max_seqs = 3  # {file}:2"),
         "temp = 0.5  # flag --temp",
         "port = 81  # environment variable CUELIGHT_PORT",
-        "top_k = 40  # default",
+        "# top_k = 40  # default",
         "# seed is not set  # default",
     ] {
         assert!(ran.stdout.lines().any(|printed| printed == line), "{line}\n{}", ran.stdout);

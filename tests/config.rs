@@ -220,11 +220,33 @@ fn the_printed_configuration_reads_back_unchanged() {
 }
 
 #[test]
+fn defaults_are_printed_as_comments() {
+    let printed = |variables: &[_]| Sandbox::new().resolve(None, variables, Given::new()).unwrap().config.to_toml();
+    let set = |text: &str| -> Vec<String> {
+        text.lines().filter(|line| !line.is_empty() && !line.starts_with(['#', '['])).map(str::to_owned).collect()
+    };
+    assert_eq!(set(&printed(&[])), Vec::<String>::new());
+    // A value that was set is a setting, also where it is that of the default.
+    assert_eq!(set(&printed(&[("CUELIGHT_PORT", "8080")])), ["port = 8080  # environment variable CUELIGHT_PORT"]);
+}
+
+#[test]
 fn secrets_are_not_printed() {
-    let variables = [("HF_TOKEN", "hf_secret"), ("CUELIGHT_API_KEY", "key_secret")];
-    let config = Sandbox::new().resolve(None, &variables, Given::new()).unwrap().config;
+    let sandbox = Sandbox::new();
+    let variables = [("HF_TOKEN", "hf_secret"), ("CUELIGHT_API_KEY", "key_secret"), ("CUELIGHT_KV_PEER_KEY", "secret")];
+    let config = sandbox.resolve(None, &variables, Given::new()).unwrap().config;
     for text in [config.to_toml(), format!("{config:?}")] {
         assert!(!text.contains("secret"), "{text}");
+    }
+    let again = sandbox.resolve(Some(&config.to_toml()), &[], Given::new()).unwrap().config;
+    assert!(again.api_key.0.is_empty() && again.hf_token.is_none() && again.kv_peer_key.is_none());
+}
+
+#[test]
+fn what_stands_for_a_secret_is_no_secret() {
+    for text in ["[server]\napi_key = [\"(hidden)\"]\n", "[hub]\nhf_token = \"(hidden)\"\n"] {
+        let error = Sandbox::new().resolve(Some(text), &[], Given::new()).unwrap_err();
+        assert!(error.contains("config.toml:2") && error.contains("write the value itself"), "{error}");
     }
 }
 

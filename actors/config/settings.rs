@@ -90,6 +90,8 @@ pub struct Setting {
     pub is_advanced: bool,
     /// Whether it is a switch, one value or several.
     pub kind: ValueKind,
+    /// Whether its value is never shown.
+    pub is_secret: bool,
     /// Checks a value; the error says what is wrong with it.
     pub(super) check: fn(&Raw) -> Result<(), String>,
 }
@@ -131,6 +133,7 @@ macro_rules! settings {
             has_flag: true $( && $has_flag )?,
             is_advanced: false $( || $advanced )?,
             kind: <$type as SettingValue>::KIND,
+            is_secret: <$type as SettingValue>::IS_SECRET,
             check: |raw| <$type as SettingValue>::from_raw(raw).map(drop),
         } ),+),+];
 
@@ -161,7 +164,7 @@ macro_rules! settings {
                 Ok(())
             }
 
-            /// A setting's value in TOML; `None` when it has none.
+            /// A setting's value in TOML, "(hidden)" for a secret; `None` when it has none.
             #[must_use]
             pub fn toml_value(&self, name: &str) -> Option<String> {
                 match name {
@@ -417,23 +420,33 @@ impl Config {
         self.threads.map_or_else(cuelight_engine::backend::cpu::default_threads, NonZeroUsize::get)
     }
 
-    /// The whole configuration as a TOML file, with the origin of each value as a comment.
+    /// The whole configuration as a TOML file, with the origin of each value as a comment. Defaults are comments, so that the
+    /// file sets only what was set. So are secrets, whose values are not shown.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
         for section in Section::ALL {
             text.push_str(&format!("[{}]\n", section.name()));
             for setting in SETTINGS.iter().filter(|setting| setting.section == *section) {
-                let origin = self.origin(setting.name);
-                match self.toml_value(setting.name) {
-                    Some(value) => text.push_str(&format!("{} = {value}  # {origin}\n", setting.name)),
-                    None => text.push_str(&format!("# {} is not set  # {origin}\n", setting.name)),
-                }
+                text.push_str(&self.toml_line(setting));
             }
             text.push('\n');
         }
         text.truncate(text.trim_end().len());
         text.push('\n');
         text
+    }
+
+    /// A setting's line of [`Config::to_toml`].
+    fn toml_line(&self, setting: &Setting) -> String {
+        let (name, origin) = (setting.name, self.origin(setting.name));
+        match self.toml_value(name) {
+            Some(_) if setting.is_secret && *origin != Origin::Default => {
+                format!("# {name} is set; its value is not shown  # {origin}\n")
+            }
+            Some(value) if *origin == Origin::Default => format!("# {name} = {value}  # {origin}\n"),
+            Some(value) => format!("{name} = {value}  # {origin}\n"),
+            None => format!("# {name} is not set  # {origin}\n"),
+        }
     }
 }

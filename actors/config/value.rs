@@ -47,6 +47,8 @@ pub enum ValueKind {
 /// A type of settings.
 pub(super) trait SettingValue: Sized {
     const KIND: ValueKind = ValueKind::Single;
+    /// Whether the value must not be shown.
+    const IS_SECRET: bool = false;
 
     /// Converts a raw value. The error says which values are accepted.
     fn from_raw(raw: &Raw) -> Result<Self, String>;
@@ -167,6 +169,19 @@ impl FromStr for Temperature {
 /// A text that is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub String);
+
+/// What stands for a secret where settings are shown.
+const HIDDEN: &str = "(hidden)";
+
+impl Secret {
+    /// Refuses what stands for a secret: a key that all could guess.
+    fn of_text(text: String) -> Result<Self, String> {
+        match text == HIDDEN {
+            true => Err(format!("{HIDDEN:?} stands for a value that is not shown; write the value itself")),
+            false => Ok(Secret(text)),
+        }
+    }
+}
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -335,12 +350,14 @@ impl SettingValue for PathBuf {
 }
 
 impl SettingValue for Secret {
+    const IS_SECRET: bool = true;
+
     fn from_raw(raw: &Raw) -> Result<Self, String> {
-        scalar(raw).map(Secret)
+        Secret::of_text(scalar(raw)?)
     }
 
     fn to_toml(&self) -> Option<String> {
-        Some(quoted("(hidden)"))
+        Some(quoted(HIDDEN))
     }
 }
 
@@ -402,6 +419,7 @@ impl SettingValue for KeepAlive {
 
 impl<T: SettingValue> SettingValue for Option<T> {
     const KIND: ValueKind = T::KIND;
+    const IS_SECRET: bool = T::IS_SECRET;
 
     /// "auto" resets the setting to "not set", also when a weaker source sets it.
     fn from_raw(raw: &Raw) -> Result<Self, String> {
@@ -439,13 +457,14 @@ impl SettingValue for Vec<String> {
 
 impl SettingValue for Secrets {
     const KIND: ValueKind = ValueKind::List;
+    const IS_SECRET: bool = true;
 
     fn from_raw(raw: &Raw) -> Result<Self, String> {
-        Ok(Secrets(items(raw)?.into_iter().map(Secret).collect()))
+        items(raw)?.into_iter().map(Secret::of_text).collect::<Result<_, _>>().map(Secrets)
     }
 
     fn to_toml(&self) -> Option<String> {
-        let items: Vec<String> = self.0.iter().map(|_| quoted("(hidden)")).collect();
+        let items: Vec<String> = self.0.iter().map(|_| quoted(HIDDEN)).collect();
         Some(format!("[{}]", items.join(", ")))
     }
 }
