@@ -4,7 +4,7 @@
 //! models are planned before any is loaded. SIGINT or SIGTERM drains the server: new requests are refused, running ones
 //! may finish, and a second signal stops them.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use futures_util::future::try_join_all;
 use crate::api::{self, ApiKey, ConnectionOptions, LiveOptions, ServerOptions};
 use crate::config::flags::{Flags, ServeFlags};
 use crate::config::{Config, Given, Origin};
+use crate::core::kv_transfer::PeerAddress;
 use crate::hub::HubStore;
 use crate::hub::ollama::OllamaName;
 use crate::kv_events::{KvEvents, KvEventsOptions};
@@ -221,8 +222,19 @@ fn shared_blocks(config: &Config, host_bytes: u64) -> Result<Option<SharedBlocks
         let advice = "--kv-share needs --kv-host-memory, the memory from which other servers load blocks";
         return Err(CliError::Usage(advice.to_owned()));
     }
-    let address = text.parse().map_err(|error| CliError::Usage(format!("--kv-share: {error}")))?;
+    let address: PeerAddress = text.parse().map_err(|error| CliError::Usage(format!("--kv-share: {error}")))?;
+    if is_loopback(&config.host) && !is_loopback(&address.host) {
+        let host = &config.host;
+        let advice =
+            format!("--kv-share {address} cannot be reached: the server listens on {host}; add --host 0.0.0.0");
+        return Err(CliError::Usage(advice));
+    }
     Ok(Some(SharedBlocks::new(address)))
+}
+
+/// Whether only programs of this machine reach a host.
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
 /// What tells routers about the KV cache, if they are told.
@@ -460,6 +472,27 @@ fn bind(host: &str, port: u16) -> Result<TcpListener, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::environment::Environment;
+
+    #[test]
+    fn blocks_are_shared_only_where_other_servers_reach_this_one() {
+        let shared = |host: &str, address: &str| {
+            let mut config = Config::defaults(&Environment::default().home());
+            (config.host, config.kv_share) = (host.to_owned(), Some(address.to_owned()));
+            shared_blocks(&config, 1 << 30).map(|shared| shared.is_some()).map_err(|error| error.to_string())
+        };
+        for (host, address) in [("0.0.0.0", "10.0.0.7:8080"), ("10.0.0.7", "box:80"), ("127.0.0.1", "localhost:8080")] {
+            assert_eq!(shared(host, address), Ok(true), "{host} {address}");
+        }
+        for host in ["127.0.0.1", "localhost", "::1"] {
+            let error = shared(host, "10.0.0.7:8080").unwrap_err();
+            let expected = format!("the server listens on {host}; add --host 0.0.0.0");
+            assert!(
+                error.contains("--kv-share 10.0.0.7:8080 cannot be reached") && error.contains(&expected),
+                "{error}"
+            );
+        }
+    }
 
     #[test]
     fn a_reference_is_the_name_for_clients() {
