@@ -40,6 +40,7 @@ mod replay;
 mod rm;
 pub mod run;
 mod serve;
+mod server_address;
 mod server_memory;
 mod show;
 mod style;
