@@ -134,6 +134,16 @@ fn run_help_begins_with_what_a_chat_user_needs() {
 }
 
 #[test]
+fn a_model_in_the_place_of_a_command_gets_a_tip() {
+    let home = Home::new();
+    for model in ["./model.gguf", "demo", "org/repo:Q8_0"] {
+        home.run(&[model]).assert_refused(2, &[&format!("tip: cuelight run {model}")]);
+    }
+    let ran = home.run(&["runn", "demo"]);
+    assert!(ran.stderr.contains("'run'") && !ran.stderr.contains("cuelight run runn"), "{}", ran.stderr);
+}
+
+#[test]
 fn flags_of_other_programs_get_a_tip() {
     let home = Home::new();
     for (arguments, tip) in [

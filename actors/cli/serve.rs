@@ -35,9 +35,9 @@ use super::found_model::FoundModel;
 use super::hints::over_budget;
 use super::model;
 use super::server_memory::{request_memory, response_store};
-use super::{CliError, ConfigSource, Context, async_runtime, open_files, ready};
+use super::{CliError, ConfigSource, Context, async_runtime, model_help, open_files, ready};
 
-/// Serve models over HTTP with the OpenAI API.
+/// Serve models over HTTP with the APIs of OpenAI, Anthropic and Ollama.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -54,11 +54,11 @@ Then, from another terminal:
   cuelight ps    the loaded models and their requests
 Or chat in a browser: http://127.0.0.1:8080
 
-Endpoints: /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/models, /models, /tokenize, /detokenize, /health, /ready, /metrics, \
-and Ollama's under /api.")]
+APIs: OpenAI's (/v1/chat/completions, /v1/responses, /v1/completions, /v1/embeddings, /v1/models), Anthropic's (/v1/messages), Ollama's \
+(/api), and llama.cpp's (/completion, /infill, /tokenize, /detokenize, /props, /slots). Also /models, /health, /ready and /metrics; \
+/openapi.json describes all of them.")]
 pub struct Args {
-    /// The models to load at the start; NAME= sets the name that clients use.
-    #[arg(value_name = "[NAME=]MODEL")]
+    #[arg(value_name = "[NAME=]MODEL", help = format!("The models to load at the start, each {}; NAME= sets the name that clients use", model_help::FORMS))]
     models: Vec<String>,
     #[command(flatten)]
     flags: Flags<ServeFlags>,

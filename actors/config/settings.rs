@@ -192,7 +192,7 @@ settings! { |home|
         kv_disk: Option<PathBuf> = None, "DIR";
         /// Most space in `kv_disk` for the blocks of one model, like 100GiB.
         kv_disk_size: ByteSize = ByteSize(16 << 30), "SIZE";
-        /// Address, like 10.0.0.7:8080, at which other servers reach this one to load the KV cache blocks of prompts that it has computed for them; if not set, they load none.
+        /// This server's address as other servers reach it, like 10.0.0.7:8080, by which they load the KV cache blocks of prompts that a router had computed here; needs `kv_host_memory`; if not set, they load none.
         kv_share: Option<String> = None, "HOST:PORT";
         /// Server, as a host name, an IP address, a network like 10.0.0.0/8, or * for all, from which KV cache blocks may be loaded when a request names it; repeat the flag for several.
         kv_peer: Vec<String> = Vec::new(), "SERVER";
@@ -218,7 +218,7 @@ settings! { |home|
         vram: Option<ByteSize> = None, "SIZE";
         /// Memory on a Vulkan device, like 4GiB, for copies of the most used experts that the CPU would compute otherwise; if not set, none.
         expert_cache: Option<ByteSize> = None, "SIZE", advanced = true;
-        /// Size of a step from which all experts on the CPU are uploaded to the device through the expert cache and computed there: auto (the size from which this was measured to be faster), off, or a number of tokens.
+        /// From how many tokens in a step on all experts of the CPU are uploaded and computed on the device, through `expert_cache`: auto (from where that is measured to be faster), off, or a number.
         expert_streaming: ExpertStreaming = ExpertStreaming::Auto, "TOKENS", advanced = true;
         /// Compute one half of a step on the device while the CPU computes the experts of the other half: auto (where that is faster) or off.
         overlap: OverlapMode = OverlapMode::Auto, "WHEN", advanced = true;
@@ -298,7 +298,7 @@ settings! { |home|
         no_chat_page: bool = false, "";
         /// How many requests may wait; further requests are refused with status 429 and a Retry-After header.
         max_queued_requests: usize = ModelsOptions::default().max_waiting_calls, "N";
-        /// How many prompt tokens may wait before further requests are refused in the same way; if not set, any number.
+        /// How many prompt tokens may wait; further requests are refused with status 429; if not set, any number.
         max_queued_tokens: Option<NonZeroUsize> = None, "TOKENS", advanced = true;
         /// Largest request body that is accepted, like 32MiB, counted after decompression.
         max_body_size: ByteSize = ByteSize(ServerOptions::MAX_BODY_BYTES as u64), "SIZE", advanced = true;
