@@ -134,10 +134,25 @@ fn run_help_begins_with_what_a_chat_user_needs() {
 }
 
 #[test]
+fn reasoning_is_refused_where_there_is_none() {
+    let home = Home::new();
+    let template = home.file("plain.jinja", b"{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}");
+    let model = fixture("llama");
+    let run = |more: &[&str]| home.run(&[&["run", &model, "hi", "--max-tokens", "1", "-v"], more].concat());
+    for think in ["on", "low"] {
+        let plain = run(&["--chat-template", &template, "--think", think]);
+        plain.assert_refused(2, &["--think: this model does not reason"]);
+        run(&["--think", think]).assert_refused(2, &["--think"]);
+    }
+    run(&["--raw", "--think", "on"]).assert_refused_by_usage("cannot be used with");
+    assert_eq!(run(&["--chat-template", &template, "--think", "off"]).code, 0);
+}
+
+#[test]
 fn a_model_in_the_place_of_a_command_gets_a_tip() {
     let home = Home::new();
     for model in ["./model.gguf", "demo", "org/repo:Q8_0"] {
-        home.run(&[model]).assert_refused(2, &[&format!("tip: cuelight run {model}")]);
+        home.run(&[model]).assert_refused_by_usage(&format!("tip: cuelight run {model}"));
     }
     let ran = home.run(&["runn", "demo"]);
     assert!(ran.stderr.contains("'run'") && !ran.stderr.contains("cuelight run runn"), "{}", ran.stderr);

@@ -4,6 +4,7 @@
 pub const FORMS: &str = "a .gguf file, a Hugging Face directory, org/repo[:quant], ollama://name:tag, or demo";
 
 /// The help of MODEL.
+#[must_use]
 pub fn model() -> String {
     format!("The model: {FORMS}")
 }

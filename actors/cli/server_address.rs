@@ -4,6 +4,7 @@ use reqwest::Url;
 
 /// The root of a server: without the `/v1` that clients of OpenAI's API have, and with `http://` where a text has no scheme.
 /// `None` if the text is not an address.
+#[must_use]
 pub fn parse(text: &str) -> Option<Url> {
     let text = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
     let mut url = Url::parse(&text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())?;
