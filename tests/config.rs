@@ -165,6 +165,26 @@ fn errors_for_bad_values_name_their_source() {
 }
 
 #[test]
+fn addresses_are_checked_when_they_are_read() {
+    for (text, reason) in [
+        ("[server]\ncors_origin = [\"*\", \"example.com\"]\n", "\"example.com\" is neither an origin"),
+        ("[server]\ncors_origin = \"https://example.com/chat\"\n", "without a path"),
+        ("[server]\nkv_events = \"5557\"\n", "is not an address like tcp://*:5557"),
+        ("[server]\nkv_events_replay = \"tcp://host\"\n", "is not an address like tcp://*:5557"),
+        ("[server]\notlp_endpoint = \"https://collector\"\n", "is not a URL like http://localhost:4318"),
+        ("[hub]\nhf_endpoint = \"mirror\"\n", "is not a URL like https://example.com"),
+    ] {
+        let error = Sandbox::new().resolve(Some(text), &[], Given::new()).unwrap_err();
+        assert!(error.contains("config.toml:2: bad value for") && error.contains(reason), "{error}");
+    }
+    let right = "[server]\ncors_origin = [\"*\", \"https://a.example:1\", \"chrome-extension://abc\"]\n\
+                 kv_events = \"tcp://*:5557\"\notlp_endpoint = \"http://127.0.0.1:4318/v1/traces\"\n\
+                 [hub]\nhf_endpoint = \"https://hub.example/mirror\"\n";
+    let config = Sandbox::new().resolve(Some(right), &[], Given::new()).unwrap().config;
+    assert_eq!((config.cors_origin.len(), config.hf_endpoint.unwrap().0.as_str()), (3, "https://hub.example/mirror"));
+}
+
+#[test]
 fn a_file_that_was_named_must_exist() {
     let missing = Path::new("/no/such/config.toml").to_owned();
     let error = resolve(Some(missing), &Sandbox::new().environment(&[]), Given::new()).unwrap_err();

@@ -94,8 +94,8 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let kv_store = kv_store(config)?;
     let process = ProcessOptions { metrics, connections, shared_blocks: kv_store.shared.clone() };
     let options = LiveOptions::from(server_options(config, process)?);
-    let tracer =
-        trace::start(config.trace_file.as_deref(), config.otlp_endpoint.as_deref()).map_err(CliError::other)?;
+    let tracer = trace::start(config.trace_file.as_deref(), config.otlp_endpoint.as_ref().map(|url| url.0.as_str()))
+        .map_err(CliError::other)?;
     let runtime = async_runtime::tokio_runtime()?;
     let served = runtime.block_on(async {
         let mut models = models_options(config, &tracer, &recorder);
@@ -142,7 +142,7 @@ fn server_options(config: &Config, process: ProcessOptions) -> Result<ServerOpti
     let ProcessOptions { metrics, connections: max_connections, shared_blocks } = process;
     Ok(ServerOptions {
         api_keys: api_keys(config)?.into_iter().map(ApiKey::from).collect(),
-        cors_origins: config.cors_origin.clone(),
+        cors_origins: config.cors_origin.iter().map(|origin| origin.0.clone()).collect(),
         allowed_hosts: std::iter::once(config.host.clone()).chain(config.allowed_host.iter().cloned()).collect(),
         max_body_bytes: usize::try_from(config.max_body_size.0).unwrap_or(usize::MAX),
         request_memory_bytes: usize::try_from(request_memory(config)).unwrap_or(usize::MAX),
@@ -252,8 +252,8 @@ async fn kv_events(config: &Config) -> Result<KvEvents, CliError> {
         return Err(CliError::Usage(advice.to_owned()));
     }
     let options = KvEventsOptions {
-        endpoint: endpoint.clone(),
-        replay_endpoint: config.kv_events_replay.clone(),
+        endpoint: endpoint.0.clone(),
+        replay_endpoint: config.kv_events_replay.clone().map(|address| address.0),
         topic: config.kv_events_topic.clone(),
         format: config.kv_events_format,
     };

@@ -10,6 +10,7 @@ use cuelight_engine::load::{
 };
 use cuelight_engine::quantize::Target;
 
+use super::address::{CollectorUrl, EventsAddress, HttpUrl, PageOrigin};
 use super::error::{ConfigError, Given, Origin};
 use super::home::Home;
 use super::value::{
@@ -291,7 +292,7 @@ settings! { |home|
         /// File with more such keys, one per line.
         api_key_file: Option<PathBuf> = None, "FILE";
         /// Origin (scheme, host and port) whose web pages may use this server, or * for all; repeat the flag for several origins.
-        cors_origin: Vec<String> = Vec::new(), "ORIGIN";
+        cors_origin: Vec<PageOrigin> = Vec::new(), "ORIGIN";
         /// Host name, other than localhost, by which clients may address a server that listens on a loopback address, or * for all; repeat the flag for several names.
         allowed_host: Vec<String> = Vec::new(), "NAME", advanced = true;
         /// Answer browsers at / with plain text instead of a chat page.
@@ -339,9 +340,9 @@ settings! { |home|
         /// Server whose metric names are published as well, for its dashboards and autoscalers: none or vllm.
         metrics_compat: Compat = Compat::None, "SERVER", advanced = true;
         /// Address, like tcp://*:5557, on which routers are told over ZeroMQ which prompts the KV cache holds; if not set, none are told.
-        kv_events: Option<String> = None, "ADDRESS";
+        kv_events: Option<EventsAddress> = None, "ADDRESS";
         /// Address, like tcp://*:5558, on which a router can ask for the messages of `kv_events` that it has missed.
-        kv_events_replay: Option<String> = None, "ADDRESS", advanced = true;
+        kv_events_replay: Option<EventsAddress> = None, "ADDRESS", advanced = true;
         /// Topic of the messages of `kv_events`; {host} stands for the name of this machine, and {model} for that of the model.
         kv_events_topic: String = "kv@{host}@{model}".to_owned(), "TOPIC", advanced = true;
         /// How the messages of `kv_events` are encoded: map, for Dynamo and vllm-router, or array, for llm-d.
@@ -353,7 +354,7 @@ settings! { |home|
         /// Record the texts of prompts and answers too, so that a replay can compare the answers.
         record_texts: bool = false, "", advanced = true;
         /// OpenTelemetry collector that receives a trace of each request, like http://localhost:4318; if not set, none.
-        otlp_endpoint: Option<String> = None, "URL", advanced = true;
+        otlp_endpoint: Option<CollectorUrl> = None, "URL", advanced = true;
     }
     Sampling {
         /// Randomness of the answers; 0 always picks the most likely token.
@@ -377,7 +378,7 @@ settings! { |home|
         /// Directory of the Hugging Face cache and token, shared with other programs.
         hf_home: PathBuf = home.cache("huggingface"), "DIR", also &["HF_HOME"], has_flag = false;
         /// Base URL of the hub; if not set, the public one.
-        hf_endpoint: Option<String> = None, "URL", also &["HF_ENDPOINT"], has_flag = false;
+        hf_endpoint: Option<HttpUrl> = None, "URL", also &["HF_ENDPOINT"], has_flag = false;
         /// Token for gated and private repositories; if not set, the one in the Hugging Face home.
         hf_token: Option<Secret> = None, "TOKEN", also &["HF_TOKEN"], has_flag = false;
         /// Base URL of a registry with Ollama's protocol, for models named ollama://NAME:TAG; if not set, they name their registry.

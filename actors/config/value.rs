@@ -14,6 +14,7 @@ use cuelight_engine::load::{
 };
 use cuelight_engine::quantize::Target;
 
+use super::address::{CollectorUrl, EventsAddress, HttpUrl, PageOrigin};
 use crate::api::ClientIdentity;
 use crate::metrics::exposition::Compat;
 use crate::models::KeepAlive;
@@ -302,6 +303,9 @@ parsed! {
     Devices: |devices| quoted(&devices.to_string());
     ComputeDevice: |device| quoted(&device.to_string());
     Shares: |shares| quoted(&shares.to_string());
+    HttpUrl: |url| quoted(&url.0);
+    CollectorUrl: |url| quoted(&url.0);
+    EventsAddress: |address| quoted(&address.0);
 }
 
 /// Declares types that are whole numbers, with the text of their error.
@@ -451,6 +455,19 @@ impl SettingValue for Vec<String> {
 
     fn to_toml(&self) -> Option<String> {
         let items: Vec<String> = self.iter().map(|item| quoted(item)).collect();
+        Some(format!("[{}]", items.join(", ")))
+    }
+}
+
+impl SettingValue for Vec<PageOrigin> {
+    const KIND: ValueKind = ValueKind::List;
+
+    fn from_raw(raw: &Raw) -> Result<Self, String> {
+        items(raw)?.iter().map(|item| item.parse()).collect()
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        let items: Vec<String> = self.iter().map(|origin| quoted(&origin.0)).collect();
         Some(format!("[{}]", items.join(", ")))
     }
 }
