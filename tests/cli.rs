@@ -134,6 +134,17 @@ fn run_help_begins_with_what_a_chat_user_needs() {
 }
 
 #[test]
+fn a_context_longer_than_that_of_the_training_causes_a_warning() {
+    let home = Home::new();
+    let model = fixture("llama");
+    let run = |size: &str| home.run(&["run", &model, "hi", "--raw", "--max-tokens", "1", "--ctx-size", size]);
+    let (trained, longer) = (run("512"), run("1024"));
+    assert_eq!((trained.code, longer.code), (0, 0), "{}", longer.stderr);
+    assert!(!trained.stderr.contains("warning:"), "{}", trained.stderr);
+    assert!(longer.stderr.contains("warning: the model was trained for 512 tokens"), "{}", longer.stderr);
+}
+
+#[test]
 fn reasoning_is_refused_where_there_is_none() {
     let home = Home::new();
     let template = home.file("plain.jinja", b"{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}");
