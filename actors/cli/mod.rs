@@ -257,11 +257,19 @@ fn command() -> clap::Command {
         let first = |arg: clap::Arg| arg.help_heading(Resettable::Reset).hide_short_help(false);
         let run = run::FIRST_SETTINGS.iter().fold(run, |run, &setting| run.mut_arg(setting, first));
         run.mut_arg("max_seqs", |arg| arg.help("Most sequences computed at once; a chat needs one [default: 1]"))
-            .mut_arg("lora", |arg| arg.help("Low-rank adapter to answer with, a GGUF file or a PEFT directory"))
+            .mut_arg("lora", |arg| {
+                arg.help(
+                    "Low-rank adapter to answer with, a GGUF file or a PEFT directory, as NAME=PATH or NAME=PATH:SCALE",
+                )
+            })
     });
     let without = |command: clap::Command| {
         SETTINGS_OF_SERVERS.iter().fold(command, |command, &setting| command.mut_arg(setting, |arg| arg.hide(true)))
     };
+    let command = command.mut_subcommand("convert", |convert| {
+        let convert = convert.mut_arg("model", |arg| arg.help("The Hugging Face directory or repository to read"));
+        convert.mut_arg("out", |arg| arg.help("The GGUF file to write"))
+    });
     ["run", "show", "replay"].into_iter().fold(command, |command, name| command.mut_subcommand(name, without))
 }
 

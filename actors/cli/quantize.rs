@@ -73,7 +73,7 @@ fn parse_format(text: &str) -> Result<Format, String> {
 pub struct OutputArgs {
     #[arg(value_name = "MODEL", help = format!("The model to read: {}", model_help::FORMS))]
     model: String,
-    /// The GGUF file to write.
+    /// The file to write; a directory for w8a8.
     #[arg(value_name = "OUT")]
     out: PathBuf,
     /// Show the format of each tensor and write nothing.

@@ -463,7 +463,7 @@ impl SettingValue for Vec<PageOrigin> {
     const KIND: ValueKind = ValueKind::List;
 
     fn from_raw(raw: &Raw) -> Result<Self, String> {
-        items(raw)?.iter().map(|item| item.parse()).collect()
+        items(raw)?.iter().map(|item| item.parse::<PageOrigin>()).collect()
     }
 
     fn to_toml(&self) -> Option<String> {
@@ -477,7 +477,7 @@ impl SettingValue for Secrets {
     const IS_SECRET: bool = true;
 
     fn from_raw(raw: &Raw) -> Result<Self, String> {
-        items(raw)?.into_iter().map(Secret::of_text).collect::<Result<_, _>>().map(Secrets)
+        items(raw)?.into_iter().map(Secret::of_text).collect::<Result<Vec<Secret>, String>>().map(Secrets)
     }
 
     fn to_toml(&self) -> Option<String> {
