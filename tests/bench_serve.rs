@@ -184,7 +184,8 @@ async fn errors_are_one_clear_sentence() {
     bench(&[&right[..], &["--prompt-tokens", "9999"]].concat()).await.assert_refused(1, &["400", "context"]);
     bench(&[&format!("{url}/elsewhere")]).await.assert_refused(1, &["needs an --api-key"]);
     bench(&["http://127.0.0.1:1"]).await.assert_refused(1, &["no server answers at http://127.0.0.1:1", "refused"]);
-    bench(&["127.0.0.1:8080"]).await.assert_refused(2, &["http://127.0.0.1:8080"]);
+    bench(&["127.0.0.1:1/v1"]).await.assert_refused(1, &["no server answers at http://127.0.0.1:1"]);
+    bench(&["ftp://127.0.0.1"]).await.assert_refused(2, &["http://127.0.0.1:8080"]);
     bench(&[url, "--prompt-tokens", "9-3"]).await.assert_refused(2, &["64-512"]);
     bench(&[url, "-c", "2", "--rate", "2"]).await.assert_refused(2, &["--rate"]);
     bench(&[url, "--goodput", "speed:2"]).await.assert_refused(2, &["ttft:500"]);

@@ -134,6 +134,42 @@ fn run_help_begins_with_what_a_chat_user_needs() {
 }
 
 #[test]
+fn a_context_longer_than_that_of_the_training_causes_a_warning() {
+    let home = Home::new();
+    let model = fixture("llama");
+    let run = |size: &str| home.run(&["run", &model, "hi", "--raw", "--max-tokens", "1", "--ctx-size", size]);
+    let (trained, longer) = (run("512"), run("1024"));
+    assert_eq!((trained.code, longer.code), (0, 0), "{}", longer.stderr);
+    assert!(!trained.stderr.contains("was trained for"), "{}", trained.stderr);
+    assert!(longer.stderr.contains("warning: the model was trained for 512 tokens"), "{}", longer.stderr);
+}
+
+#[test]
+fn reasoning_is_refused_where_there_is_none() {
+    let home = Home::new();
+    let template = home.file("plain.jinja", b"{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}");
+    let model = fixture("llama");
+    let run = |more: &[&str]| home.run(&[&["run", &model, "hi", "--max-tokens", "1", "-v"], more].concat());
+    for think in ["on", "low"] {
+        let plain = run(&["--chat-template", &template, "--think", think]);
+        plain.assert_refused(2, &["--think: this model does not reason"]);
+        run(&["--think", think]).assert_refused(2, &["--think"]);
+    }
+    run(&["--raw", "--think", "on"]).assert_refused_by_usage("cannot be used with");
+    assert_eq!(run(&["--chat-template", &template, "--think", "off"]).code, 0);
+}
+
+#[test]
+fn a_model_in_the_place_of_a_command_gets_a_tip() {
+    let home = Home::new();
+    for model in ["./model.gguf", "demo", "org/repo:Q8_0"] {
+        home.run(&[model]).assert_refused_by_usage(&format!("tip: cuelight run {model}"));
+    }
+    let ran = home.run(&["runn", "demo"]);
+    assert!(ran.stderr.contains("'run'") && !ran.stderr.contains("cuelight run runn"), "{}", ran.stderr);
+}
+
+#[test]
 fn flags_of_other_programs_get_a_tip() {
     let home = Home::new();
     for (arguments, tip) in [
@@ -262,7 +298,7 @@ fn config_prints_the_source_of_each_value() {
         &format!("max_seqs = 3  # {file}:2"),
         "temp = 0.5  # flag --temp",
         "port = 81  # environment variable CUELIGHT_PORT",
-        "top_k = 40  # default",
+        "# top_k = 40  # default",
         "# seed is not set  # default",
     ] {
         assert!(ran.stdout.lines().any(|printed| printed == line), "{line}\n{}", ran.stdout);

@@ -165,6 +165,26 @@ fn errors_for_bad_values_name_their_source() {
 }
 
 #[test]
+fn addresses_are_checked_when_they_are_read() {
+    for (text, reason) in [
+        ("[server]\ncors_origin = [\"*\", \"example.com\"]\n", "\"example.com\" is neither an origin"),
+        ("[server]\ncors_origin = \"https://example.com/chat\"\n", "without a path"),
+        ("[server]\nkv_events = \"5557\"\n", "is not an address like tcp://*:5557"),
+        ("[server]\nkv_events_replay = \"tcp://host\"\n", "is not an address like tcp://*:5557"),
+        ("[server]\notlp_endpoint = \"https://collector\"\n", "is not a URL like http://localhost:4318"),
+        ("[hub]\nhf_endpoint = \"mirror\"\n", "is not a URL like https://example.com"),
+    ] {
+        let error = Sandbox::new().resolve(Some(text), &[], Given::new()).unwrap_err();
+        assert!(error.contains("config.toml:2: bad value for") && error.contains(reason), "{error}");
+    }
+    let right = "[server]\ncors_origin = [\"*\", \"https://a.example:1\", \"chrome-extension://abc\"]\n\
+                 kv_events = \"tcp://*:5557\"\notlp_endpoint = \"http://127.0.0.1:4318/v1/traces\"\n\
+                 [hub]\nhf_endpoint = \"https://hub.example/mirror\"\n";
+    let config = Sandbox::new().resolve(Some(right), &[], Given::new()).unwrap().config;
+    assert_eq!((config.cors_origin.len(), config.hf_endpoint.unwrap().0.as_str()), (3, "https://hub.example/mirror"));
+}
+
+#[test]
 fn a_file_that_was_named_must_exist() {
     let missing = Path::new("/no/such/config.toml").to_owned();
     let error = resolve(Some(missing), &Sandbox::new().environment(&[]), Given::new()).unwrap_err();
@@ -220,11 +240,33 @@ fn the_printed_configuration_reads_back_unchanged() {
 }
 
 #[test]
+fn defaults_are_printed_as_comments() {
+    let printed = |variables: &[_]| Sandbox::new().resolve(None, variables, Given::new()).unwrap().config.to_toml();
+    let set = |text: &str| -> Vec<String> {
+        text.lines().filter(|line| !line.is_empty() && !line.starts_with(['#', '['])).map(str::to_owned).collect()
+    };
+    assert_eq!(set(&printed(&[])), Vec::<String>::new());
+    // A value that was set is a setting, also where it is that of the default.
+    assert_eq!(set(&printed(&[("CUELIGHT_PORT", "8080")])), ["port = 8080  # environment variable CUELIGHT_PORT"]);
+}
+
+#[test]
 fn secrets_are_not_printed() {
-    let variables = [("HF_TOKEN", "hf_secret"), ("CUELIGHT_API_KEY", "key_secret")];
-    let config = Sandbox::new().resolve(None, &variables, Given::new()).unwrap().config;
+    let sandbox = Sandbox::new();
+    let variables = [("HF_TOKEN", "hf_secret"), ("CUELIGHT_API_KEY", "key_secret"), ("CUELIGHT_KV_PEER_KEY", "secret")];
+    let config = sandbox.resolve(None, &variables, Given::new()).unwrap().config;
     for text in [config.to_toml(), format!("{config:?}")] {
         assert!(!text.contains("secret"), "{text}");
+    }
+    let again = sandbox.resolve(Some(&config.to_toml()), &[], Given::new()).unwrap().config;
+    assert!(again.api_key.0.is_empty() && again.hf_token.is_none() && again.kv_peer_key.is_none());
+}
+
+#[test]
+fn what_stands_for_a_secret_is_no_secret() {
+    for text in ["[server]\napi_key = [\"(hidden)\"]\n", "[hub]\nhf_token = \"(hidden)\"\n"] {
+        let error = Sandbox::new().resolve(Some(text), &[], Given::new()).unwrap_err();
+        assert!(error.contains("config.toml:2") && error.contains("write the value itself"), "{error}");
     }
 }
 

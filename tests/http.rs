@@ -168,6 +168,7 @@ async fn tools_and_calls_that_the_template_ignores_are_refused() {
         body
     };
     let tools = with(json!({ "tools": [tool] }));
+    let required = with(json!({ "tools": [tool], "tool_choice": "required" }));
     let unused = with(json!({ "tools": [tool], "tool_choice": "none" }));
     let calls = with(json!({ "messages": [
         { "role": "user", "content": "hi" },
@@ -175,7 +176,7 @@ async fn tools_and_calls_that_the_template_ignores_are_refused() {
         { "role": "tool", "tool_call_id": "1", "content": "sunny" },
     ] }));
     let ignoring = Server::start(with_template(PLAIN_TEMPLATE)).await;
-    for (body, param) in [(&tools, "tools"), (&calls, "messages[1].tool_calls")] {
+    for (body, param) in [(&tools, "tools"), (&required, "tools"), (&calls, "messages[1].tool_calls")] {
         let refused = ignoring.post(CHAT, body).await;
         assert_refused(&refused, 400, "unsupported_value");
         assert_eq!(refused.json()["error"]["param"], param);
@@ -185,6 +186,9 @@ async fn tools_and_calls_that_the_template_ignores_are_refused() {
     for body in [&tools, &calls, &unused] {
         rendering.ok(CHAT, body).await;
     }
+    let refused = rendering.post(CHAT, &required).await;
+    assert_refused(&refused, 400, "unsupported_value");
+    assert_eq!(refused.json()["error"]["param"], "tool_choice");
     let mut body = calls;
     body["messages"].as_array_mut().unwrap().pop();
     let tokens = rendering.ok(TOKENIZE, &body).await;

@@ -95,8 +95,9 @@ async fn adapters_and_none_in_parallel_give_the_texts_of_each_alone() {
     assert_eq!((by_name.0, &by_name), (200, &by_number));
     assert_ne!(by_name, text(of_number(json!([]))).await);
     assert_eq!(text(of_number(json!([{ "id": 9 }]))).await.0, 400);
-    let (status, _) = post(&server, "/v1/load_lora_adapter", &json!({ "lora_name": "c", "lora_path": "x" })).await;
-    assert_eq!(status, 404, "clients may load adapters only where the server allows it");
+    let (status, text) = post(&server, "/v1/load_lora_adapter", &json!({ "lora_name": "c", "lora_path": "x" })).await;
+    assert_eq!(status, 403, "clients may load adapters only where the server allows it");
+    assert!(text.contains("start it with --allow-lora-loading"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

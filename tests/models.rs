@@ -432,6 +432,8 @@ async fn a_failed_load_does_not_affect_other_models_and_can_be_retried() {
 
 #[tokio::test]
 async fn while_a_model_loads_calls_wait_up_to_both_limits() {
+    let (recorder, exposition) = Exposition::new(Compat::None).unwrap();
+    let _guard = metrics::set_default_local_recorder(&recorder);
     let counters = Arc::default();
     let (gated, open) = Moody::gated(sized(&counters, SIZE));
     let options = ModelsOptions { load_timeout: Duration::from_millis(200), max_waiting_calls: 2, ..options() };
@@ -448,6 +450,9 @@ async fn while_a_model_loads_calls_wait_up_to_both_limits() {
     }
     assert_eq!(third.status, 429);
     assert!(third.headers.contains_key("retry-after"));
+    let scraped = exposition.render();
+    let mut rejections = scraped.lines().filter(|line| line.starts_with("cuelight_rejections_total{"));
+    assert!(rejections.any(|line| line.contains("\"waiting_for_load\"") && line.ends_with(" 1")), "{scraped}");
 
     let listed = server.get("/v1/models/slow").await.json();
     assert_eq!(

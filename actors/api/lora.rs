@@ -60,7 +60,7 @@ fn required<'a>(fields: &Fields<'a>, field: &'static str) -> Result<&'a str, Api
 /// The adapters of the default model, if clients may load some.
 async fn adapters_of(server: &Server) -> Result<Arc<Adapters>, ApiError> {
     if !server.options().allow_lora_loading {
-        return Err(ApiError::NotFound("such a route here: this server does not let clients load adapters".to_owned()));
+        return Err(ApiError::AdapterLoadingNotAllowed);
     }
     let served = server.served(None).await?;
     let adapters = served.model()?.adapters.clone();

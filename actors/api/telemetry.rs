@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request};
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::Response;
 use metrics::{counter, histogram};
@@ -29,7 +29,8 @@ pub(super) async fn observe(request: Request, next: Next) -> Response {
     let context = RequestContext::new(id.to_str().unwrap_or_default().to_owned(), operation(&route), parent);
     let mut response = Arc::new(context).serve(next.run(request).instrument(span.clone())).await;
     let elapsed = started.elapsed();
-    span.in_scope(|| log(&response, elapsed.as_millis() as u64));
+    let asked = Asked { request_id: id.to_str().unwrap_or_default(), method: &method, route: &route };
+    span.in_scope(|| log(&asked, &response, elapsed.as_millis() as u64));
     let labels = [
         ("method", known_method(method.as_str()).to_owned()),
         ("route", route.clone()),
@@ -41,12 +42,23 @@ pub(super) async fn observe(request: Request, next: Next) -> Response {
     response
 }
 
-/// One line for each request. A refused request has an error code and is visible at the default log level; the span adds
-/// the method, the route and the request id.
-fn log(response: &Response, elapsed_ms: u64) {
+/// A request in the log.
+struct Asked<'a> {
+    request_id: &'a str,
+    method: &'a Method,
+    route: &'a str,
+}
+
+/// One line for each request. A refused request has an error code and is visible at the default log level. It has its request
+/// id where the line of a request that ended has it, and not only in its span.
+fn log(asked: &Asked<'_>, response: &Response, elapsed_ms: u64) {
     let status = response.status().as_u16();
+    let Asked { request_id, method, route } = asked;
     match response.extensions().get::<ApiError>() {
-        Some(error) => tracing::info!(status, code = error.code(), elapsed_ms, "request refused"),
+        Some(error) => {
+            let code = error.code();
+            tracing::info!(request_id, %method, route, status, code, elapsed_ms, "request refused");
+        }
         None => tracing::debug!(status, elapsed_ms, "request answered"),
     }
 }

@@ -15,8 +15,9 @@ A setting comes from the first of these sources that has it:
   4. its default
 
 The file is the one that --config or CUELIGHT_CONFIG names, else cuelight/config.toml in $XDG_CONFIG_HOME or ~/.config. The \
-output of this command is a valid configuration file:
-  cuelight config > ~/.config/cuelight/config.toml
+output of this command is a valid configuration file, in which defaults and secrets are comments. Write it to another file than the \
+one that is read, which the shell empties first:
+  cuelight config > new.toml
 HF_TOKEN, HF_HOME, HF_ENDPOINT, HF_HUB_OFFLINE and NO_COLOR have their usual meanings.")]
 pub struct Args {
     /// Print the tables of docs/configuration.md.

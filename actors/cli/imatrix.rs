@@ -9,7 +9,7 @@ use cuelight_engine::importance::{ImportanceSums, MeasuredText};
 
 use super::observed::{self, Settings};
 use super::terminal::print;
-use super::{CliError, Context, text_file};
+use super::{CliError, Context, model_help, text_file};
 use crate::config::Given;
 use crate::config::flags::{Flags, HubFlags};
 
@@ -24,8 +24,7 @@ The text is cut into consecutive windows of --context tokens, as by perplexity. 
 of its inputs are added up; for experts, over the tokens that use the expert. The file is that of llama.cpp's llama-imatrix. \
 It is computed on the CPU.")]
 pub struct Args {
-    /// The model.
-    #[arg(value_name = "MODEL")]
+    #[arg(value_name = "MODEL", help = model_help::model())]
     model: String,
     /// The text: a file in UTF-8.
     #[arg(value_name = "TEXT")]

@@ -26,6 +26,7 @@ mod load;
 mod lora;
 mod man;
 mod model;
+mod model_help;
 mod model_name;
 mod observed;
 mod open_files;
@@ -40,6 +41,7 @@ mod replay;
 mod rm;
 pub mod run;
 mod serve;
+mod server_address;
 mod server_memory;
 mod show;
 mod style;
@@ -78,8 +80,8 @@ Examples:
   cuelight serve ./model.gguf --port 8080    serve a file with OpenAI's API
   cuelight bench ./model.gguf -p 512 -n 128  measure its speed
 
-MODEL is the path of a .gguf file (of a sharded model the first file) or of a Hugging Face directory, a hub reference \
-(org/repo, org/repo:quant or org/repo/file.gguf), or `demo`. Every setting can also be set in a configuration file or the \
+MODEL is a .gguf file (of a sharded model the first one), a Hugging Face directory, org/repo[:quant] or org/repo/file.gguf on \
+the hub, ollama://name:tag, or demo. Every setting can also be set in a configuration file or the \
 environment; see `cuelight config --help`.";
 
 /// What the program prints when it is called without arguments.
@@ -251,12 +253,28 @@ fn subcommand(arguments: &[OsString]) -> String {
 
 /// The clap command. `run --help` begins with the settings that a chat user needs first.
 fn command() -> clap::Command {
-    Cli::command().mut_subcommand("run", |run| {
+    let command = Cli::command().mut_subcommand("run", |run| {
         let first = |arg: clap::Arg| arg.help_heading(Resettable::Reset).hide_short_help(false);
         let run = run::FIRST_SETTINGS.iter().fold(run, |run, &setting| run.mut_arg(setting, first));
         run.mut_arg("max_seqs", |arg| arg.help("Most sequences computed at once; a chat needs one [default: 1]"))
-    })
+            .mut_arg("lora", |arg| {
+                arg.help(
+                    "Low-rank adapter to answer with, a GGUF file or a PEFT directory, as NAME=PATH or NAME=PATH:SCALE",
+                )
+            })
+    });
+    let without = |command: clap::Command| {
+        SETTINGS_OF_SERVERS.iter().fold(command, |command, &setting| command.mut_arg(setting, |arg| arg.hide(true)))
+    };
+    let command = command.mut_subcommand("convert", |convert| {
+        let convert = convert.mut_arg("model", |arg| arg.help("The Hugging Face directory or repository to read"));
+        convert.mut_arg("out", |arg| arg.help("The GGUF file to write"))
+    });
+    ["run", "show", "replay"].into_iter().fold(command, |command, name| command.mut_subcommand(name, without))
 }
+
+/// Settings of models that only `serve` uses: other commands have no other servers, and write no timeline.
+const SETTINGS_OF_SERVERS: [&str; 4] = ["kv_share", "kv_peer", "kv_peer_key", "profile_ops"];
 
 /// Runs a command with its settings, those of all commands, and the configuration file that is named, if one is.
 fn execute(command: Command, output: Given, file: Option<PathBuf>) -> Result<(), CliError> {
@@ -310,6 +328,22 @@ mod tests {
         for pair in lines.windows(2) {
             let is_prose = |line: &str| line.len() > 80 && !line.starts_with(' ');
             assert!(!(is_prose(pair[0]) && is_prose(pair[1])), "one paragraph, one line: {}", pair[0]);
+        }
+    }
+
+    #[test]
+    fn help_leaves_out_what_only_a_server_uses() {
+        let help = |name: &str| {
+            let mut all = command();
+            all.find_subcommand_mut(name).unwrap().render_long_help().to_string()
+        };
+        for name in ["run", "show", "replay"] {
+            let lists = |setting: &str| help(name).contains(&format!("--{}", setting.replace('_', "-")));
+            assert!(!SETTINGS_OF_SERVERS.iter().any(|setting| lists(setting)), "{name}");
+        }
+        assert!(help("serve").contains("--kv-share") && help("serve").contains("--profile-ops"));
+        for name in ["run", "serve", "show", "tokenize", "bench", "perplexity", "replay", "quantize", "imatrix"] {
+            assert!(help(name).contains("ollama://name:tag"), "{name}");
         }
     }
 

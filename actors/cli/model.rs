@@ -178,6 +178,7 @@ pub fn plan(model: &str, detail: PlanDetail, context: &Context) -> Result<GgufSo
         PlanDetail::Line => print_line(&plan, context),
         PlanDetail::Table => print_table(std::slice::from_ref(&plan), plan.memory(), context),
     }
+    warn_of_context(&plan, context);
     let bar = LoadingBar::new(loading_bar(plan.memory(), context), 1);
     let adapters = specs.map(|specs| Arc::new(Adapters::new(specs)));
     Ok(GgufSource { adapters, draft, ..GgufSource::new(plan, &bar) })
@@ -207,6 +208,9 @@ pub fn plan_within(
     }
     let memory = MemoryPlan::of_replicas(plans.iter().map(LoadPlan::memory));
     print_table(&plans, &memory, context);
+    if let Some(plan) = plans.first() {
+        warn_of_context(plan, context);
+    }
     let bar = loading_bar(&memory, context);
     let planned = factory.planned(memory, plans, bar);
     Ok((factory, planned))
@@ -283,6 +287,16 @@ fn print_table(plans: &[LoadPlan], memory: &MemoryPlan, context: &Context) {
             let kv_tokens = plan.memory().kv_blocks * BLOCK_TOKENS;
             context.terminal.notice(&format!("    {bytes:>10}  on {device}, {kv_tokens} tokens of KV cache"));
         }
+    }
+}
+
+/// Warns of a context that is longer than the one of the model's training.
+fn warn_of_context(plan: &LoadPlan, context: &Context) {
+    let (tokens, trained) = (plan.limits().context_tokens, plan.card().context_train);
+    if trained > 0 && tokens > trained {
+        context.terminal.notice(&format!(
+            "warning: the model was trained for {trained} tokens; answers beyond them may be wrong (--ctx-size {tokens})"
+        ));
     }
 }
 

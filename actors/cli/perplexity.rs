@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::terminal::{Align, TableFormat, markdown, print};
 use super::tuning::Tuned;
-use super::{CliError, Context, model, quantized, text_file};
+use super::{CliError, Context, model, model_help, quantized, text_file};
 use crate::config::Given;
 use crate::config::flags::{Flags, HubFlags};
 
@@ -28,8 +28,7 @@ The text is cut into consecutive windows of --context tokens, and each is comput
 full window are left out. For a model with a BOS token, that token replaces the first token of each window. The tokens \
 after the first half of each window are scored: with 512 tokens those at positions 257 to 511, counted from 0.")]
 pub struct Args {
-    /// The model.
-    #[arg(value_name = "MODEL")]
+    #[arg(value_name = "MODEL", help = model_help::model())]
     model: String,
     /// The text: a file in UTF-8.
     #[arg(value_name = "FILE")]

@@ -9,7 +9,7 @@ use cuelight_engine::quantize::{ImportanceMatrix, Override, QuantizeError, Quant
 
 use super::terminal::{Align, markdown, print};
 use super::w8a8::{self, Job, W8a8Args};
-use super::{CliError, Context, gguf_copy};
+use super::{CliError, Context, gguf_copy, model_help};
 use crate::config::flags::{Flags, HubFlags};
 use crate::config::{ByteSize, Given};
 
@@ -71,10 +71,9 @@ fn parse_format(text: &str) -> Result<Format, String> {
 /// What is read, and how the new file is written.
 #[derive(Debug, clap::Args)]
 pub struct OutputArgs {
-    /// The model to read.
-    #[arg(value_name = "MODEL")]
+    #[arg(value_name = "MODEL", help = format!("The model to read: {}", model_help::FORMS))]
     model: String,
-    /// The file or directory to write.
+    /// The file to write; a directory for w8a8.
     #[arg(value_name = "OUT")]
     out: PathBuf,
     /// Show the format of each tensor and write nothing.

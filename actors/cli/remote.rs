@@ -7,13 +7,13 @@ use reqwest::{Method, StatusCode, Url};
 use serde_json::Value;
 
 use super::api_keys::api_keys;
-use super::{CliError, async_runtime};
+use super::{CliError, async_runtime, server_address};
 use crate::config::Config;
 
 /// The server's address and the API key.
 #[derive(Debug, clap::Args)]
 pub struct RemoteArgs {
-    /// The server's address; default: where `cuelight serve` listens with the same configuration.
+    /// The server's address, with or without http:// and /v1; default: where `cuelight serve` listens with the same configuration.
     #[arg(long, value_name = "URL")]
     url: Option<String>,
     /// The API key to send; default: the first key of the configuration.
@@ -72,12 +72,10 @@ impl RemoteArgs {
     /// [`RemoteError::Address`], or an error of the key file.
     pub fn server(&self, config: &Config) -> Result<Remote, CliError> {
         let url = match &self.url {
-            Some(url) if url.contains("://") => url.clone(),
-            Some(host) => format!("http://{host}"),
+            Some(url) => url.clone(),
             None => format!("http://{}:{}", reachable(&config.host), config.port),
         };
-        let parsed = Url::parse(&url).ok().filter(|parsed| parsed.has_host());
-        let url = parsed.ok_or_else(|| CliError::other(RemoteError::Address(url)))?;
+        let url = server_address::parse(&url).ok_or_else(|| CliError::other(RemoteError::Address(url)))?;
         let api_key = match &self.api_key {
             Some(key) => Some(key.clone()),
             None => api_keys(config)?.into_iter().next(),
@@ -194,6 +192,7 @@ mod tests {
     fn the_default_address_is_where_serve_listens() {
         assert_eq!(server(None).unwrap().url.as_str(), "http://127.0.0.1:8080/");
         assert_eq!(server(Some("box:81")).unwrap().url.as_str(), "http://box:81/");
+        assert_eq!(server(Some("http://box:81/v1")).unwrap().url.as_str(), "http://box:81/");
         assert_eq!(reachable("0.0.0.0"), "127.0.0.1");
         assert_eq!(reachable("fe80::1"), "[fe80::1]");
         assert!(server(Some("http://")).is_err());

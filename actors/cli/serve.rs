@@ -4,7 +4,7 @@
 //! models are planned before any is loaded. SIGINT or SIGTERM drains the server: new requests are refused, running ones
 //! may finish, and a second signal stops them.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use futures_util::future::try_join_all;
 use crate::api::{self, ApiKey, ConnectionOptions, LiveOptions, ServerOptions};
 use crate::config::flags::{Flags, ServeFlags};
 use crate::config::{Config, Given, Origin};
+use crate::core::kv_transfer::PeerAddress;
 use crate::hub::HubStore;
 use crate::hub::ollama::OllamaName;
 use crate::kv_events::{KvEvents, KvEventsOptions};
@@ -34,9 +35,9 @@ use super::found_model::FoundModel;
 use super::hints::over_budget;
 use super::model;
 use super::server_memory::{request_memory, response_store};
-use super::{CliError, ConfigSource, Context, async_runtime, open_files, ready};
+use super::{CliError, ConfigSource, Context, async_runtime, model_help, open_files, ready};
 
-/// Serve models over HTTP with the OpenAI API.
+/// Serve models over HTTP with the APIs of OpenAI, Anthropic and Ollama.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -53,11 +54,11 @@ Then, from another terminal:
   cuelight ps    the loaded models and their requests
 Or chat in a browser: http://127.0.0.1:8080
 
-Endpoints: /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/models, /models, /tokenize, /detokenize, /health, /ready, /metrics, \
-and Ollama's under /api.")]
+APIs: OpenAI's (/v1/chat/completions, /v1/responses, /v1/completions, /v1/embeddings, /v1/models), Anthropic's (/v1/messages), Ollama's \
+(/api), and llama.cpp's (/completion, /infill, /tokenize, /detokenize, /props, /slots). Also /models, /health, /ready and /metrics; \
+/openapi.json describes all of them.")]
 pub struct Args {
-    /// The models to load at the start; NAME= sets the name that clients use.
-    #[arg(value_name = "[NAME=]MODEL")]
+    #[arg(value_name = "[NAME=]MODEL", help = format!("The models to load at the start, each {}; NAME= sets the name that clients use", model_help::FORMS))]
     models: Vec<String>,
     #[command(flatten)]
     flags: Flags<ServeFlags>,
@@ -93,8 +94,8 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let kv_store = kv_store(config)?;
     let process = ProcessOptions { metrics, connections, shared_blocks: kv_store.shared.clone() };
     let options = LiveOptions::from(server_options(config, process)?);
-    let tracer =
-        trace::start(config.trace_file.as_deref(), config.otlp_endpoint.as_deref()).map_err(CliError::other)?;
+    let tracer = trace::start(config.trace_file.as_deref(), config.otlp_endpoint.as_ref().map(|url| url.0.as_str()))
+        .map_err(CliError::other)?;
     let runtime = async_runtime::tokio_runtime()?;
     let served = runtime.block_on(async {
         let mut models = models_options(config, &tracer, &recorder);
@@ -141,7 +142,7 @@ fn server_options(config: &Config, process: ProcessOptions) -> Result<ServerOpti
     let ProcessOptions { metrics, connections: max_connections, shared_blocks } = process;
     Ok(ServerOptions {
         api_keys: api_keys(config)?.into_iter().map(ApiKey::from).collect(),
-        cors_origins: config.cors_origin.clone(),
+        cors_origins: config.cors_origin.iter().map(|origin| origin.0.clone()).collect(),
         allowed_hosts: std::iter::once(config.host.clone()).chain(config.allowed_host.iter().cloned()).collect(),
         max_body_bytes: usize::try_from(config.max_body_size.0).unwrap_or(usize::MAX),
         request_memory_bytes: usize::try_from(request_memory(config)).unwrap_or(usize::MAX),
@@ -221,8 +222,19 @@ fn shared_blocks(config: &Config, host_bytes: u64) -> Result<Option<SharedBlocks
         let advice = "--kv-share needs --kv-host-memory, the memory from which other servers load blocks";
         return Err(CliError::Usage(advice.to_owned()));
     }
-    let address = text.parse().map_err(|error| CliError::Usage(format!("--kv-share: {error}")))?;
+    let address: PeerAddress = text.parse().map_err(|error| CliError::Usage(format!("--kv-share: {error}")))?;
+    if is_loopback(&config.host) && !is_loopback(&address.host) {
+        let host = &config.host;
+        let advice =
+            format!("--kv-share {address} cannot be reached: the server listens on {host}; add --host 0.0.0.0");
+        return Err(CliError::Usage(advice));
+    }
     Ok(Some(SharedBlocks::new(address)))
+}
+
+/// Whether only programs of this machine reach a host.
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
 /// What tells routers about the KV cache, if they are told.
@@ -240,8 +252,8 @@ async fn kv_events(config: &Config) -> Result<KvEvents, CliError> {
         return Err(CliError::Usage(advice.to_owned()));
     }
     let options = KvEventsOptions {
-        endpoint: endpoint.clone(),
-        replay_endpoint: config.kv_events_replay.clone(),
+        endpoint: endpoint.0.clone(),
+        replay_endpoint: config.kv_events_replay.clone().map(|address| address.0),
         topic: config.kv_events_topic.clone(),
         format: config.kv_events_format,
     };
@@ -460,6 +472,27 @@ fn bind(host: &str, port: u16) -> Result<TcpListener, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::environment::Environment;
+
+    #[test]
+    fn blocks_are_shared_only_where_other_servers_reach_this_one() {
+        let shared = |host: &str, address: &str| {
+            let mut config = Config::defaults(&Environment::default().home());
+            (config.host, config.kv_share) = (host.to_owned(), Some(address.to_owned()));
+            shared_blocks(&config, 1 << 30).map(|shared| shared.is_some()).map_err(|error| error.to_string())
+        };
+        for (host, address) in [("0.0.0.0", "10.0.0.7:8080"), ("10.0.0.7", "box:80"), ("127.0.0.1", "localhost:8080")] {
+            assert_eq!(shared(host, address), Ok(true), "{host} {address}");
+        }
+        for host in ["127.0.0.1", "localhost", "::1"] {
+            let error = shared(host, "10.0.0.7:8080").unwrap_err();
+            let expected = format!("the server listens on {host}; add --host 0.0.0.0");
+            assert!(
+                error.contains("--kv-share 10.0.0.7:8080 cannot be reached") && error.contains(&expected),
+                "{error}"
+            );
+        }
+    }
 
     #[test]
     fn a_reference_is_the_name_for_clients() {

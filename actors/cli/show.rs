@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::hints::explain_load;
 use super::terminal::{Align, print, table};
 use super::tuning::Tuned;
-use super::{CliError, Context, model};
+use super::{CliError, Context, model, model_help};
 use crate::config::flags::{Flags, ModelFlags};
 use crate::config::{ByteSize, Given};
 
@@ -24,8 +24,7 @@ Examples:
   cuelight show ./model.gguf --ctx-size 32768  memory of a long context
   cuelight show ./model.gguf --json            for a program")]
 pub struct Args {
-    /// The model.
-    #[arg(value_name = "MODEL")]
+    #[arg(value_name = "MODEL", help = model_help::model())]
     model: String,
     /// List every tensor.
     #[arg(long)]

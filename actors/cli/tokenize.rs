@@ -8,7 +8,7 @@ use cuelight_engine::load;
 use serde_json::json;
 
 use super::terminal::print;
-use super::{CliError, Context};
+use super::{CliError, Context, model_help};
 use crate::config::Given;
 use crate::config::flags::{Flags, HubFlags};
 
@@ -21,8 +21,7 @@ Examples:
   cuelight tokenize vocab.gguf --file book.txt   weights are not needed
   git diff | cuelight tokenize demo | jq length  how long is a diff?")]
 pub struct Args {
-    /// The model.
-    #[arg(value_name = "MODEL")]
+    #[arg(value_name = "MODEL", help = model_help::model())]
     model: String,
     /// The text; without it: --file, or standard input.
     #[arg(value_name = "TEXT", conflicts_with = "file")]

@@ -148,12 +148,28 @@ pub fn with_two_dashes(arguments: Vec<OsString>) -> Vec<OsString> {
     arguments.into_iter().map(expanded).collect()
 }
 
-/// Replaces clap's guesses in the error for an unknown flag by a tip, if another program has the flag.
+/// Replaces clap's guesses in the error for an unknown flag by a tip, if another program has the flag. Adds a tip to the error
+/// for a model in the place of a command.
 #[must_use]
-pub fn with_tip(mut error: clap::Error, command: &str) -> clap::Error {
-    if error.kind() != ErrorKind::UnknownArgument {
-        return error;
+pub fn with_tip(error: clap::Error, command: &str) -> clap::Error {
+    match error.kind() {
+        ErrorKind::UnknownArgument => with_tip_for_flag(error, command),
+        ErrorKind::InvalidSubcommand => with_tip_for_word(error),
+        _ => error,
     }
+}
+
+/// A first word that resembles no command is a model.
+fn with_tip_for_word(mut error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
+    if error.get(ContextKind::SuggestedSubcommand).is_none() {
+        let tip = StyledStr::from(format!("cuelight run {word}"));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    }
+    error
+}
+
+fn with_tip_for_flag(mut error: clap::Error, command: &str) -> clap::Error {
     let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return error };
     let flag = as_written(flag.split('=').next().unwrap_or(flag)).to_owned();
     // clap's own guess is to pass the flag as a value, which no command wants.

@@ -2,13 +2,14 @@
 //!
 //! - [`settings`]: the table. A row names, describes and types a setting and gives its default. The key in the file, the
 //!   environment variable, the flag, the help text and the output of `cuelight config` all come from that row.
-//! - [`value`]: the types of settings
+//! - [`value`]: the types of settings; [`address`]: those of addresses
 //! - [`file`](mod@file), [`environment`], [`flags`]: the three sources of values
 //! - [`home`]: the user's directories
 //! - [`error`]: why a configuration is refused
 //!
 //! The result is one [`Config`], built once at start and passed down. No other code reads the environment.
 
+mod address;
 pub mod environment;
 mod error;
 mod file;
@@ -19,6 +20,7 @@ mod value;
 
 use std::path::{Path, PathBuf};
 
+pub use self::address::{CollectorUrl, EventsAddress, HttpUrl, PageOrigin};
 use self::environment::Environment;
 pub use self::error::{ConfigError, Given, Origin};
 pub use self::home::Home;

@@ -10,6 +10,7 @@ use cuelight_engine::load::{
 };
 use cuelight_engine::quantize::Target;
 
+use super::address::{CollectorUrl, EventsAddress, HttpUrl, PageOrigin};
 use super::error::{ConfigError, Given, Origin};
 use super::home::Home;
 use super::value::{
@@ -90,6 +91,8 @@ pub struct Setting {
     pub is_advanced: bool,
     /// Whether it is a switch, one value or several.
     pub kind: ValueKind,
+    /// Whether its value is never shown.
+    pub is_secret: bool,
     /// Checks a value; the error says what is wrong with it.
     pub(super) check: fn(&Raw) -> Result<(), String>,
 }
@@ -131,6 +134,7 @@ macro_rules! settings {
             has_flag: true $( && $has_flag )?,
             is_advanced: false $( || $advanced )?,
             kind: <$type as SettingValue>::KIND,
+            is_secret: <$type as SettingValue>::IS_SECRET,
             check: |raw| <$type as SettingValue>::from_raw(raw).map(drop),
         } ),+),+];
 
@@ -161,7 +165,7 @@ macro_rules! settings {
                 Ok(())
             }
 
-            /// A setting's value in TOML; `None` when it has none.
+            /// A setting's value in TOML, "(hidden)" for a secret; `None` when it has none.
             #[must_use]
             pub fn toml_value(&self, name: &str) -> Option<String> {
                 match name {
@@ -189,7 +193,7 @@ settings! { |home|
         kv_disk: Option<PathBuf> = None, "DIR";
         /// Most space in `kv_disk` for the blocks of one model, like 100GiB.
         kv_disk_size: ByteSize = ByteSize(16 << 30), "SIZE";
-        /// Address, like 10.0.0.7:8080, at which other servers reach this one to load the KV cache blocks of prompts that it has computed for them; if not set, they load none.
+        /// This server's address as other servers reach it, like 10.0.0.7:8080, by which they load the KV cache blocks of prompts that a router had computed here; needs `kv_host_memory`; if not set, they load none.
         kv_share: Option<String> = None, "HOST:PORT";
         /// Server, as a host name, an IP address, a network like 10.0.0.0/8, or * for all, from which KV cache blocks may be loaded when a request names it; repeat the flag for several.
         kv_peer: Vec<String> = Vec::new(), "SERVER";
@@ -215,7 +219,7 @@ settings! { |home|
         vram: Option<ByteSize> = None, "SIZE";
         /// Memory on a Vulkan device, like 4GiB, for copies of the most used experts that the CPU would compute otherwise; if not set, none.
         expert_cache: Option<ByteSize> = None, "SIZE", advanced = true;
-        /// Size of a step from which all experts on the CPU are uploaded to the device through the expert cache and computed there: auto (the size from which this was measured to be faster), off, or a number of tokens.
+        /// From how many tokens in a step on all experts of the CPU are uploaded and computed on the device, through `expert_cache`: auto (from where that is measured to be faster), off, or a number.
         expert_streaming: ExpertStreaming = ExpertStreaming::Auto, "TOKENS", advanced = true;
         /// Compute one half of a step on the device while the CPU computes the experts of the other half: auto (where that is faster) or off.
         overlap: OverlapMode = OverlapMode::Auto, "WHEN", advanced = true;
@@ -288,14 +292,14 @@ settings! { |home|
         /// File with more such keys, one per line.
         api_key_file: Option<PathBuf> = None, "FILE";
         /// Origin (scheme, host and port) whose web pages may use this server, or * for all; repeat the flag for several origins.
-        cors_origin: Vec<String> = Vec::new(), "ORIGIN";
+        cors_origin: Vec<PageOrigin> = Vec::new(), "ORIGIN";
         /// Host name, other than localhost, by which clients may address a server that listens on a loopback address, or * for all; repeat the flag for several names.
         allowed_host: Vec<String> = Vec::new(), "NAME", advanced = true;
         /// Answer browsers at / with plain text instead of a chat page.
         no_chat_page: bool = false, "";
         /// How many requests may wait; further requests are refused with status 429 and a Retry-After header.
         max_queued_requests: usize = ModelsOptions::default().max_waiting_calls, "N";
-        /// How many prompt tokens may wait before further requests are refused in the same way; if not set, any number.
+        /// How many prompt tokens may wait; further requests are refused with status 429; if not set, any number.
         max_queued_tokens: Option<NonZeroUsize> = None, "TOKENS", advanced = true;
         /// Largest request body that is accepted, like 32MiB, counted after decompression.
         max_body_size: ByteSize = ByteSize(ServerOptions::MAX_BODY_BYTES as u64), "SIZE", advanced = true;
@@ -336,9 +340,9 @@ settings! { |home|
         /// Server whose metric names are published as well, for its dashboards and autoscalers: none or vllm.
         metrics_compat: Compat = Compat::None, "SERVER", advanced = true;
         /// Address, like tcp://*:5557, on which routers are told over ZeroMQ which prompts the KV cache holds; if not set, none are told.
-        kv_events: Option<String> = None, "ADDRESS";
+        kv_events: Option<EventsAddress> = None, "ADDRESS";
         /// Address, like tcp://*:5558, on which a router can ask for the messages of `kv_events` that it has missed.
-        kv_events_replay: Option<String> = None, "ADDRESS", advanced = true;
+        kv_events_replay: Option<EventsAddress> = None, "ADDRESS", advanced = true;
         /// Topic of the messages of `kv_events`; {host} stands for the name of this machine, and {model} for that of the model.
         kv_events_topic: String = "kv@{host}@{model}".to_owned(), "TOPIC", advanced = true;
         /// How the messages of `kv_events` are encoded: map, for Dynamo and vllm-router, or array, for llm-d.
@@ -350,7 +354,7 @@ settings! { |home|
         /// Record the texts of prompts and answers too, so that a replay can compare the answers.
         record_texts: bool = false, "", advanced = true;
         /// OpenTelemetry collector that receives a trace of each request, like http://localhost:4318; if not set, none.
-        otlp_endpoint: Option<String> = None, "URL", advanced = true;
+        otlp_endpoint: Option<CollectorUrl> = None, "URL", advanced = true;
     }
     Sampling {
         /// Randomness of the answers; 0 always picks the most likely token.
@@ -374,7 +378,7 @@ settings! { |home|
         /// Directory of the Hugging Face cache and token, shared with other programs.
         hf_home: PathBuf = home.cache("huggingface"), "DIR", also &["HF_HOME"], has_flag = false;
         /// Base URL of the hub; if not set, the public one.
-        hf_endpoint: Option<String> = None, "URL", also &["HF_ENDPOINT"], has_flag = false;
+        hf_endpoint: Option<HttpUrl> = None, "URL", also &["HF_ENDPOINT"], has_flag = false;
         /// Token for gated and private repositories; if not set, the one in the Hugging Face home.
         hf_token: Option<Secret> = None, "TOKEN", also &["HF_TOKEN"], has_flag = false;
         /// Base URL of a registry with Ollama's protocol, for models named ollama://NAME:TAG; if not set, they name their registry.
@@ -417,23 +421,33 @@ impl Config {
         self.threads.map_or_else(cuelight_engine::backend::cpu::default_threads, NonZeroUsize::get)
     }
 
-    /// The whole configuration as a TOML file, with the origin of each value as a comment.
+    /// The whole configuration as a TOML file, with the origin of each value as a comment. Defaults are comments, so that the
+    /// file sets only what was set. So are secrets, whose values are not shown.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
         for section in Section::ALL {
             text.push_str(&format!("[{}]\n", section.name()));
             for setting in SETTINGS.iter().filter(|setting| setting.section == *section) {
-                let origin = self.origin(setting.name);
-                match self.toml_value(setting.name) {
-                    Some(value) => text.push_str(&format!("{} = {value}  # {origin}\n", setting.name)),
-                    None => text.push_str(&format!("# {} is not set  # {origin}\n", setting.name)),
-                }
+                text.push_str(&self.toml_line(setting));
             }
             text.push('\n');
         }
         text.truncate(text.trim_end().len());
         text.push('\n');
         text
+    }
+
+    /// A setting's line of [`Config::to_toml`].
+    fn toml_line(&self, setting: &Setting) -> String {
+        let (name, origin) = (setting.name, self.origin(setting.name));
+        match self.toml_value(name) {
+            Some(_) if setting.is_secret && *origin != Origin::Default => {
+                format!("# {name} is set; its value is not shown  # {origin}\n")
+            }
+            Some(value) if *origin == Origin::Default => format!("# {name} = {value}  # {origin}\n"),
+            Some(value) => format!("{name} = {value}  # {origin}\n"),
+            None => format!("# {name} is not set  # {origin}\n"),
+        }
     }
 }

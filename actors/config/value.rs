@@ -14,6 +14,7 @@ use cuelight_engine::load::{
 };
 use cuelight_engine::quantize::Target;
 
+use super::address::{CollectorUrl, EventsAddress, HttpUrl, PageOrigin};
 use crate::api::ClientIdentity;
 use crate::metrics::exposition::Compat;
 use crate::models::KeepAlive;
@@ -47,6 +48,8 @@ pub enum ValueKind {
 /// A type of settings.
 pub(super) trait SettingValue: Sized {
     const KIND: ValueKind = ValueKind::Single;
+    /// Whether the value must not be shown.
+    const IS_SECRET: bool = false;
 
     /// Converts a raw value. The error says which values are accepted.
     fn from_raw(raw: &Raw) -> Result<Self, String>;
@@ -168,6 +171,19 @@ impl FromStr for Temperature {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub String);
 
+/// What stands for a secret where settings are shown.
+const HIDDEN: &str = "(hidden)";
+
+impl Secret {
+    /// Refuses what stands for a secret: a key that all could guess.
+    fn of_text(text: String) -> Result<Self, String> {
+        match text == HIDDEN {
+            true => Err(format!("{HIDDEN:?} stands for a value that is not shown; write the value itself")),
+            false => Ok(Secret(text)),
+        }
+    }
+}
+
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(hidden)")
@@ -287,6 +303,9 @@ parsed! {
     Devices: |devices| quoted(&devices.to_string());
     ComputeDevice: |device| quoted(&device.to_string());
     Shares: |shares| quoted(&shares.to_string());
+    HttpUrl: |url| quoted(&url.0);
+    CollectorUrl: |url| quoted(&url.0);
+    EventsAddress: |address| quoted(&address.0);
 }
 
 /// Declares types that are whole numbers, with the text of their error.
@@ -335,12 +354,14 @@ impl SettingValue for PathBuf {
 }
 
 impl SettingValue for Secret {
+    const IS_SECRET: bool = true;
+
     fn from_raw(raw: &Raw) -> Result<Self, String> {
-        scalar(raw).map(Secret)
+        Secret::of_text(scalar(raw)?)
     }
 
     fn to_toml(&self) -> Option<String> {
-        Some(quoted("(hidden)"))
+        Some(quoted(HIDDEN))
     }
 }
 
@@ -402,6 +423,7 @@ impl SettingValue for KeepAlive {
 
 impl<T: SettingValue> SettingValue for Option<T> {
     const KIND: ValueKind = T::KIND;
+    const IS_SECRET: bool = T::IS_SECRET;
 
     /// "auto" resets the setting to "not set", also when a weaker source sets it.
     fn from_raw(raw: &Raw) -> Result<Self, String> {
@@ -437,15 +459,29 @@ impl SettingValue for Vec<String> {
     }
 }
 
-impl SettingValue for Secrets {
+impl SettingValue for Vec<PageOrigin> {
     const KIND: ValueKind = ValueKind::List;
 
     fn from_raw(raw: &Raw) -> Result<Self, String> {
-        Ok(Secrets(items(raw)?.into_iter().map(Secret).collect()))
+        items(raw)?.iter().map(|item| item.parse::<PageOrigin>()).collect()
     }
 
     fn to_toml(&self) -> Option<String> {
-        let items: Vec<String> = self.0.iter().map(|_| quoted("(hidden)")).collect();
+        let items: Vec<String> = self.iter().map(|origin| quoted(&origin.0)).collect();
+        Some(format!("[{}]", items.join(", ")))
+    }
+}
+
+impl SettingValue for Secrets {
+    const KIND: ValueKind = ValueKind::List;
+    const IS_SECRET: bool = true;
+
+    fn from_raw(raw: &Raw) -> Result<Self, String> {
+        items(raw)?.into_iter().map(Secret::of_text).collect::<Result<Vec<Secret>, String>>().map(Secrets)
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        let items: Vec<String> = self.0.iter().map(|_| quoted(HIDDEN)).collect();
         Some(format!("[{}]", items.join(", ")))
     }
 }

@@ -52,9 +52,7 @@ pub enum HubError {
     #[error("{} is a directory without a config.json, not a model", .0.display())]
     IsDirectory(PathBuf),
     /// The model is not in the cache, and offline mode forbids downloads.
-    #[error(
-        "{reference} is not in the cache, and offline use is on; run `cuelight pull {reference}` without --offline"
-    )]
+    #[error("{reference} is not in the cache, and offline use is on; run `cuelight pull {reference} --offline=false`")]
     Offline {
         /// The model reference.
         reference: String,

@@ -33,7 +33,7 @@ impl Hub {
         let token = config.hf_token.as_ref().map(|token| token.0.clone());
         Hub {
             cache: Cache::new(config.hf_home.join("hub")),
-            endpoint: config.hf_endpoint.clone(),
+            endpoint: config.hf_endpoint.clone().map(|url| url.0),
             token: token.or_else(|| stored_token(&config.hf_home)),
             offline: config.offline,
             registry: config.ollama_registry.clone(),

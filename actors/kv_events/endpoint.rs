@@ -20,7 +20,10 @@ pub enum KvEventsError {
 }
 
 /// The address in the form that the socket understands: `*` is every interface.
-pub(super) fn listen_address(endpoint: &str) -> Result<String, KvEventsError> {
+///
+/// # Errors
+/// [`KvEventsError::Address`].
+pub(crate) fn listen_address(endpoint: &str) -> Result<String, KvEventsError> {
     let address = || KvEventsError::Address(endpoint.to_owned());
     let (host, port) = endpoint.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':')).ok_or_else(address)?;
     if host.is_empty() || port.parse::<u16>().is_err() {

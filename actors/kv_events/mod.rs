@@ -23,6 +23,7 @@ use std::time::SystemTime;
 use ractor::{Actor, ActorRef};
 
 pub use self::endpoint::KvEventsError;
+pub(crate) use self::endpoint::listen_address;
 use self::history::History;
 pub use self::options::KvEventsOptions;
 use self::publisher::{Changes, Publisher, PublisherArguments};

@@ -120,9 +120,9 @@ catalogue! {
     QUEUED_TOKENS: Gauge, "cuelight_queued_prompt_tokens" ["model", "replica"];
     /// Maximum number of sequences that run at once.
     SEQUENCES_CAPACITY: Gauge, "cuelight_sequences_capacity" ["model", "replica"];
-    /// Requests that ended, by reason.
+    /// Requests that ended, by reason: stop_token, stop_string, length, embedded, cancelled, engine_error, shutting_down, stalled_client or constraint_failed.
     REQUESTS_FINISHED: Counter, "cuelight_requests_finished_total" ["model", "reason"];
-    /// Refused requests, by reason.
+    /// Refused requests, by reason: context_length_exceeded, invalid_prompt, too_many_sequences, queued_requests, queued_tokens, waiting_for_load or unavailable. Requests that are refused before their model is known count in cuelight_http_requests_total only.
     REJECTIONS: Counter, "cuelight_rejections_total" ["model", "reason"];
     /// Preemptions: a sequence lost its KV blocks to another one and is recomputed later.
     PREEMPTIONS: Counter, "cuelight_preemptions_total" ["model"];
@@ -138,7 +138,7 @@ catalogue! {
     BLOCKS: Counter, "cuelight_blocks_total" ["model"];
     /// Tokens of blocks, each counted in every step of its block.
     DENOISED_ROWS: Counter, "cuelight_denoised_rows_total" ["model"];
-    /// Drafts of several tokens that a step verified, by where their tokens came from.
+    /// Drafts of several tokens that a step verified, by where their tokens came from: ngram, prediction, draft_model or recent_answer.
     DRAFTS: Counter, "cuelight_drafts_total" ["model", "source"];
     /// Tokens of these drafts.
     DRAFT_TOKENS: Counter, "cuelight_draft_tokens_total" ["model", "source"];
@@ -214,21 +214,21 @@ catalogue! {
     EXPERT_UPLOADED_BYTES: Counter, "cuelight_expert_cache_uploaded_bytes_total" ["model"];
 
     // Actors and models.
-    /// Restarts of actors after a fault.
+    /// Restarts of actors after a fault: loader, sampler, scheduler, experts, drafter or executor.
     RESTARTS: Counter, "cuelight_actor_restarts_total" ["model", "actor"];
-    /// 1 for the current state of the model, 0 for all other states.
+    /// 1 for the current state of the model, 0 for all other states: loading, ready, recovering, draining, failed and unloaded.
     MODEL_STATE: Gauge, "cuelight_model_state" ["model", "state"];
     /// 1 for a replica that is ready, 0 for one that is loading, recovering or failed.
     REPLICA_READY: Gauge, "cuelight_replica_ready" ["model", "replica"];
-    /// Attempts to load the model, by outcome: loaded, failed, or refused because memory is short (no_memory).
+    /// Attempts to load the model, by outcome: loaded, failed, cancelled, or refused because memory is short (no_memory).
     MODEL_LOADS: Counter, "cuelight_model_loads_total" ["model", "outcome"];
-    /// Unloads of the model, by reason.
+    /// Unloads of the model, by reason: request, idle, memory, failed or file_changed.
     MODEL_UNLOADS: Counter, "cuelight_model_unloads_total" ["model", "reason"];
     /// Always 1. The labels describe the model and the device of the replica.
     MODEL_INFO: Gauge, "cuelight_model_info" ["model", "replica", "architecture", "quantization", "device"];
     /// Always 1. The labels are the tokens per KV block and the number of blocks.
     CACHE_CONFIG: Gauge, "cuelight_cache_config_info" ["model", "replica", "block_size", "blocks"];
-    /// Planned memory of the model, all replicas together, by use.
+    /// Planned memory of the model, all replicas together, by use: weights, kv, state, scratch, text, requests, draft, tiers or adapters.
     MODEL_MEMORY: Gauge, "cuelight_model_memory_bytes" ["model", "pool"];
 
     // HTTP.

@@ -471,12 +471,13 @@ impl Drop for SchedulerMetrics {
 }
 
 /// The values of the label `reason` of rejections.
-const REJECTION_REASONS: [&str; 6] = [
+const REJECTION_REASONS: [&str; 7] = [
     "context_length_exceeded",
     "invalid_prompt",
     "too_many_sequences",
     "queued_requests",
     "queued_tokens",
+    "waiting_for_load",
     "unavailable",
 ];
 
@@ -490,6 +491,16 @@ pub(crate) fn rejected(model_id: &Arc<str>, error: &SubmitError) {
         SubmitError::QueueFull { .. } => "queued_tokens",
         SubmitError::Unavailable { .. } => "unavailable",
     };
+    count_rejection(model_id, reason);
+}
+
+/// Counts a request that was refused because too many wait for the model to be loaded.
+pub(crate) fn rejected_before_load(model_id: &Arc<str>) {
+    count_rejection(model_id, "waiting_for_load");
+}
+
+/// `reason` is one of [`REJECTION_REASONS`].
+fn count_rejection(model_id: &Arc<str>, reason: &'static str) {
     counter!(REJECTIONS, "model" => model_id.to_string(), "reason" => reason).increment(1);
 }
 

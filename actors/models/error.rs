@@ -11,8 +11,8 @@ pub enum ModelsError {
     /// No name was given, and there is no default model.
     #[error("name a model in `model`; GET /v1/models lists those that are here")]
     Unnamed,
-    /// The model is not loaded, and calls do not load models on this server.
-    #[error("the model `{0}` is not loaded, and calls do not load models here: POST /models/load does, with this name")]
+    /// The model is not loaded, and this call does not load it.
+    #[error("the model `{0}` is not loaded, and this call does not load it: POST /models/load does, with this name")]
     NotLoaded(String),
     /// The model does not fit into memory.
     #[error("{0}")]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::entry::Entry;
 use super::error::ModelsError;
 use super::messages::{BrokerAddress, BrokerMsg};
+use crate::metrics;
 use crate::pipeline::runtime::Runtime;
 
 /// A slot in the queue of calls that wait for a model. While it is held, the model does not count as idle.
@@ -19,7 +20,7 @@ impl WaitTicket {
     /// # Errors
     /// [`ModelsError::Overloaded`] when the queue is full.
     pub fn take(entry: &Arc<Entry>, limit: usize, broker: Option<BrokerAddress>) -> Result<Self, ModelsError> {
-        entry.join_queue(limit)?;
+        entry.join_queue(limit).inspect_err(|_| metrics::rejected_before_load(&entry.id))?;
         Ok(WaitTicket { entry: entry.clone(), broker })
     }
 }

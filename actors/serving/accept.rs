@@ -40,7 +40,7 @@ pub(crate) struct Accepted {
     pub answers: Answers,
 }
 
-/// Leases the model, takes the permit, compiles the constraint, makes the tokens of the prompts, and submits the sequences.
+/// Leases the model, takes the permit, makes the tokens of the prompts, compiles the constraint, and submits the sequences.
 /// `memory` is what the body of the request holds, and is dropped before the first token is generated.
 ///
 /// # Errors
@@ -67,8 +67,9 @@ pub(crate) async fn accept(
     }
     let adapter = adapter_of(&options, &served, &model)?;
     let rules = output_rules(&model, &output).await?;
-    let constraint = constraint::compile(&model, constraint, &output, &rules).await?;
+    // Before the constraint: what the template says about tools is the reason why a call cannot be required.
     let prompts = tokens_of(prompt, &model, options.skip_special_tokens).await?;
+    let constraint = constraint::compile(&model, constraint, &output, &rules).await?;
     let prediction = predicted_tokens(std::mem::take(&mut options.speculation.prediction), &model).await?;
     drop(memory);
     let mut requests = Vec::with_capacity(sequences);

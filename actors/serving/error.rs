@@ -38,6 +38,9 @@ pub enum ApiError {
     /// The `Host` header has a name that this server does not answer to.
     #[error("this server does not answer to the host name `{0}`; --allowed-host allows a name")]
     HostNotAllowed(String),
+    /// Clients may not load and unload adapters.
+    #[error("this server does not load adapters for clients; start it with --allow-lora-loading")]
+    AdapterLoadingNotAllowed,
     /// The model that the request names is not available.
     #[error(transparent)]
     Model(ModelsError),
@@ -160,6 +163,9 @@ impl ApiError {
             ApiError::Unauthorized => wire(StatusCode::UNAUTHORIZED, "authentication_error", "invalid_api_key"),
             ApiError::OriginNotAllowed(_) => wire(StatusCode::FORBIDDEN, "permission_error", "origin_not_allowed"),
             ApiError::HostNotAllowed(_) => wire(StatusCode::FORBIDDEN, "permission_error", "host_not_allowed"),
+            ApiError::AdapterLoadingNotAllowed => {
+                wire(StatusCode::FORBIDDEN, "permission_error", "adapter_loading_not_allowed")
+            }
             ApiError::Model(error) => model_wire(error),
             ApiError::Store(error) => store_wire(error),
             ApiError::NotFound(_) => wire(StatusCode::NOT_FOUND, "not_found_error", "not_found"),

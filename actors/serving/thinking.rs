@@ -20,6 +20,11 @@ impl Thinking {
         Thinking { is_on: Some(is_on), effort: None }
     }
 
+    /// The model is told to reason.
+    pub fn is_on(self) -> bool {
+        self.is_on == Some(true)
+    }
+
     /// An effort; `none` switches reasoning off. `None` for an unknown name.
     pub fn of_effort(name: &str) -> Option<Self> {
         let effort = EFFORTS.into_iter().find(|effort| *effort == name)?;

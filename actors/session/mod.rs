@@ -35,6 +35,7 @@ mod text_stream;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use cuelight_engine::constraint::Grammar;
 use cuelight_engine::engine::TokenId;
 use cuelight_engine::load;
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use cuelight::config::{SETTINGS, of_text};
 
-/// An accepted configuration is printed as a file that gives the same configuration.
+/// An accepted configuration is printed as a file that gives the same configuration, but for secrets, which are not printed.
 pub fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let path = Path::new("config.toml");
@@ -17,7 +17,7 @@ pub fn run(data: &[u8]) {
     };
     let printed = config.to_toml();
     let again = of_text(path, &printed).unwrap_or_else(|error| panic!("{error}:\n{printed}"));
-    for setting in SETTINGS {
+    for setting in SETTINGS.iter().filter(|setting| !setting.is_secret) {
         assert_eq!(config.toml_value(setting.name), again.toml_value(setting.name), "{}", setting.name);
     }
 }

@@ -1,6 +1,7 @@
 //! Fields of the protocol that this server does not support yet.
 //!
-//! An unknown field is ignored. A known field is either supported or refused by name, never dropped silently.
+//! An unknown field is ignored. A known field is either supported or refused by name. llama.cpp's routes ignore a few that their
+//! clients always send.
 
 use serde_json::{Value, json};
 
@@ -22,7 +23,9 @@ const fn refuse(name: &'static str, harmless: fn(&Value) -> bool, advice: &'stat
 
 const TEXT_ONLY: &str = "input and output are text only";
 const SAMPLER: &str = "this sampler is not available; use temperature, top_p, min_p, top_n_sigma, xtc or dry";
-const NO_TOOLS: &str = "use `tools` with `tool_choice` \"auto\" or \"none\"";
+const NO_FUNCTIONS: &str = "use `tools` and `tool_choice`";
+const ONE_ANSWER: &str = "a response is one answer; send the request again, or use `/v1/chat/completions`";
+const NO_MAX_TOKENS: &str = "use `max_output_tokens`";
 
 /// Refused in every request that generates.
 const GENERATION: &[Unsupported] = &[
@@ -50,8 +53,8 @@ const CHAT: &[Unsupported] = &[
     refuse("audio", never, TEXT_ONLY),
     refuse("web_search_options", never, "web search is not available"),
     refuse("moderation", never, "moderation is not available"),
-    refuse("functions", empty, NO_TOOLS),
-    refuse("function_call", |value| value == "none" || value == "auto", NO_TOOLS),
+    refuse("functions", empty, NO_FUNCTIONS),
+    refuse("function_call", |value| value == "none" || value == "auto", NO_FUNCTIONS),
     refuse("chat_template", never, "start the server with --chat-template"),
 ];
 
@@ -72,6 +75,15 @@ const RESPONSES: &[Unsupported] = &[
     refuse("conversation", never, "use `previous_response_id`, or send the whole conversation in `input`"),
     refuse("prompt", never, "prompts are not stored; send `instructions` and `input`"),
     refuse("context_management", empty, "context is not managed; shorten `input` before sending"),
+    refuse("max_tokens", never, NO_MAX_TOKENS),
+    refuse("max_completion_tokens", never, NO_MAX_TOKENS),
+    refuse("n_predict", never, NO_MAX_TOKENS),
+    refuse("n", one, ONE_ANSWER),
+    refuse("best_of", one, ONE_ANSWER),
+    refuse("logprobs", off, "list `message.output_text.logprobs` in `include`"),
+    refuse("prompt_logprobs", never, "use `/v1/chat/completions`"),
+    refuse("continue_final_message", off, "use `/v1/chat/completions`"),
+    refuse("documents", empty, "write them into `input`, or use `/v1/chat/completions`"),
 ];
 
 /// Refuses the fields that chat completions do not support.
@@ -162,10 +174,23 @@ mod tests {
     }
 
     #[test]
+    fn fields_of_chat_completions_that_responses_would_drop_are_refused() {
+        let refused = |body: &Value| refuse_in_responses(&Fields::of_body(body).unwrap()).is_err();
+        for (name, value) in
+            [("max_tokens", json!(5)), ("n", json!(2)), ("best_of", json!(2)), ("documents", json!([{}]))]
+        {
+            assert!(refused(&json!({ name: value })), "{name}");
+        }
+        assert!(!refused(&json!({ "n": 1, "best_of": 1, "continue_final_message": false, "documents": [] })));
+        assert!(!refused(&json!({ "max_output_tokens": 5, "max_tokens": null })));
+    }
+
+    #[test]
     fn no_field_is_listed_twice() {
-        let mut names: Vec<_> =
-            GENERATION.iter().chain(CHAT).chain(COMPLETION).chain(RESPONSES).map(|field| field.name).collect();
-        names.sort_unstable();
-        assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
+        for of_route in [CHAT, COMPLETION, RESPONSES] {
+            let mut names: Vec<_> = GENERATION.iter().chain(of_route).map(|field| field.name).collect();
+            names.sort_unstable();
+            assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
+        }
     }
 }

@@ -24,7 +24,7 @@ use self::profile::Profile;
 use self::report::{Format, Measurement, limits_table};
 use super::model;
 use super::terminal::print;
-use super::{CliError, Context, quantized};
+use super::{CliError, Context, model_help, quantized};
 use crate::config::flags::{Flags, HubFlags};
 use crate::config::{ByteSize, Given};
 
@@ -49,8 +49,7 @@ at most half of their peak.")]
 pub struct Args {
     #[command(subcommand)]
     subcommand: Option<BenchCommand>,
-    /// The model; write ./serve for a file named serve.
-    #[arg(value_name = "MODEL", required_unless_present = "synthetic")]
+    #[arg(value_name = "MODEL", required_unless_present = "synthetic", help = format!("{}; write ./serve for a file named serve", model_help::model()))]
     model: Option<String>,
     /// Instead of MODEL: random weights with the shapes of a known model, generated in memory, like llama-8b:q4_k_m. The
     /// error for an unknown name lists the known ones.

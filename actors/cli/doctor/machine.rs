@@ -294,7 +294,7 @@ mod tests {
             report.gpus = vec![serde_json::json!({ "device": "vulkan:0", "usable": false, "missing": missing })];
         };
         warns(gpu, "gpus", "vulkan:0, which lacks 16-bit storage");
-        warns(|report| report.has_nvidia_driver = true, "gpus", "libegl1, libx11-6 and libxext6");
+        warns(|report| report.has_nvidia_driver = true, "gpus", "libvulkan1, libegl1, libgl1, libx11-6 and libxext6");
         let software = |report: &mut Report| {
             report.has_nvidia_driver = true;
             report.gpus = vec![serde_json::json!({ "device": "vulkan:0", "name": "llvmpipe", "usable": true })];

@@ -10,7 +10,7 @@ use serde_json::json;
 use self::player::{Difference, Outcome, Player};
 use super::run::start::{self, Started};
 use super::terminal::print;
-use super::{CliError, Context, async_runtime, model};
+use super::{CliError, Context, async_runtime, model, model_help};
 use crate::config::Given;
 use crate::config::flags::{Flags, ModelFlags};
 use crate::recording::{self, Entry};
@@ -29,8 +29,7 @@ pub struct Args {
     /// The recording: a file, or a directory of files.
     #[arg(value_name = "RECORDING")]
     recording: PathBuf,
-    /// The model that answers again.
-    #[arg(value_name = "MODEL")]
+    #[arg(value_name = "MODEL", help = format!("The model that answers again: {}", model_help::FORMS))]
     model: String,
     /// Repeat only the requests that were for the model of this name.
     #[arg(long, value_name = "NAME")]

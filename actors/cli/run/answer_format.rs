@@ -20,7 +20,7 @@ pub struct FormatFlags {
     #[arg(long, value_name = "FILE")]
     grammar: Option<PathBuf>,
     /// Whether the model reasons before it answers: on, off, or an effort such as low or high.
-    #[arg(long, value_name = "on|off|EFFORT", value_parser = thinking)]
+    #[arg(long, value_name = "on|off|EFFORT", value_parser = thinking, conflicts_with = "raw")]
     think: Option<Thinking>,
 }
 
@@ -55,7 +55,7 @@ impl FormatFlags {
             (None, Some(file)) => Some((file.clone(), grammar(file)?)),
             (None, None) => None,
         };
-        Ok(AskedFormat { grammar, variables: self.think.unwrap_or_default().variables() })
+        Ok(AskedFormat { grammar, thinking: self.think.unwrap_or_default() })
     }
 }
 
@@ -64,22 +64,31 @@ impl FormatFlags {
 pub struct AskedFormat {
     /// The grammar with its file.
     grammar: Option<(PathBuf, Grammar)>,
-    variables: Map<String, Value>,
+    thinking: Thinking,
 }
 
 impl AskedFormat {
     /// Compiles the grammar. In a chat, it has the headers that the model writes before an answer.
     ///
     /// # Errors
-    /// [`CliError`] that names the file when it cannot be enforced.
+    /// [`CliError`] that names the file when it cannot be enforced, or `--think` when the model does not reason.
     pub fn compile(self, model: &ServedModel, is_chat: bool) -> Result<AnswerFormat, CliError> {
+        if self.thinking.is_on() && !(is_chat && reasons(model)) {
+            let advice = "--think: this model does not reason, or its chat template does not show how; leave it out";
+            return Err(CliError::Usage(advice.to_owned()));
+        }
         let compile = |(file, grammar): (PathBuf, Grammar)| {
             let grammar = if is_chat { with_headers(grammar, model) } else { Ok(grammar) };
             let compiled = grammar.and_then(|grammar| model.constraints.compile(&grammar));
             compiled.map_err(|error| CliError::Failed(format!("{} cannot be enforced: {error}", file.display())))
         };
-        Ok(AnswerFormat { constraint: self.grammar.map(compile).transpose()?, variables: self.variables })
+        Ok(AnswerFormat { constraint: self.grammar.map(compile).transpose()?, variables: self.thinking.variables() })
     }
+}
+
+/// Whether the model's output has reasoning that is known as such.
+fn reasons(model: &ServedModel) -> bool {
+    model.find_output_rules(&Cancellation::default()).format.has_reasoning()
 }
 
 fn with_headers(grammar: Grammar, model: &ServedModel) -> Result<Grammar, GrammarError> {

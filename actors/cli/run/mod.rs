@@ -29,7 +29,7 @@ use self::answer_format::FormatFlags;
 use self::session::{Ended, Mode, Session};
 use super::model::PlanDetail;
 use super::terminal::print;
-use super::{CliError, Context, async_runtime};
+use super::{CliError, Context, async_runtime, model_help};
 use crate::config::flags::{Flags, RunFlags};
 use crate::config::{Given, Origin};
 use crate::pipeline::runtime::ServedModel;
@@ -50,8 +50,7 @@ Examples:
 
 Only the answer is written to standard output. Ctrl-C stops an answer; a chat continues after it.")]
 pub struct Args {
-    /// The model: a .gguf file, org/repo, org/repo:quant, or demo.
-    #[arg(value_name = "MODEL")]
+    #[arg(value_name = "MODEL", help = model_help::model())]
     model: String,
     /// The prompt; several words need no quotes. Without it: standard input if that is a file or a pipe, else a chat.
     #[arg(value_name = "PROMPT")]

@@ -8,8 +8,8 @@ use crate::memory::format_bytes;
 
 /// What a container lacks in which an NVIDIA GPU computes but has no Vulkan driver. The driver is mounted from outside, and needs
 /// libraries of the image.
-pub const NVIDIA_CONTAINER_HINT: &str = "a container with an NVIDIA GPU needs the packages libegl1, libx11-6 and libxext6, and \
-                                         NVIDIA_DRIVER_CAPABILITIES=graphics,compute when it is started";
+pub const NVIDIA_CONTAINER_HINT: &str = "a container with an NVIDIA GPU needs the packages libvulkan1, libegl1, libgl1, libx11-6 \
+                                         and libxext6, and NVIDIA_DRIVER_CAPABILITIES=graphics,compute when it is started";
 
 /// Why a Vulkan device cannot be used, or why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -33,7 +33,7 @@ use self::report::{Format, Measured, MeasuredRound, Report};
 use self::summary::Objective;
 use self::workload::{Arrivals, Span, Workload};
 use crate::cli::terminal::{Terminal, print};
-use crate::cli::{CliError, Context, async_runtime};
+use crate::cli::{CliError, Context, async_runtime, server_address};
 
 /// Requests of a round without --requests and --duration.
 const DEFAULT_REQUESTS: usize = 100;
@@ -54,7 +54,7 @@ Latencies count from sending a request: ttft is the time to the first text, itl 
 tpot an answer's mean time per token after the first, and e2e the time to the end. With --rate, delay is the time \
 between the scheduled and the actual sending of a request.")]
 pub struct Args {
-    /// The servers' addresses, with or without /v1.
+    /// The servers' addresses, with or without http:// and /v1.
     #[arg(value_name = "URL", required = true, value_parser = address)]
     urls: Vec<Url>,
     /// Clients; each sends its next request after its last one was answered [default: 8].
@@ -126,17 +126,7 @@ pub struct Args {
 }
 
 fn address(text: &str) -> Result<Url, String> {
-    let wrong = || "write the server's address with http:// or https://, like http://127.0.0.1:8080".to_owned();
-    let mut url = Url::parse(text).map_err(|_| wrong())?;
-    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-        return Err(wrong());
-    }
-    let path = url.path().trim_end_matches('/');
-    let path = path.strip_suffix("/v1").unwrap_or(path).to_owned();
-    url.set_path(&path);
-    url.set_query(None);
-    url.set_fragment(None);
-    Ok(url)
+    server_address::parse(text).ok_or_else(|| "write the server's address, like http://127.0.0.1:8080".to_owned())
 }
 
 fn number(text: &str, is_right: impl Fn(f64) -> bool, right: &str) -> Result<f64, String> {
@@ -328,20 +318,6 @@ async fn connect(args: &Args, workload: &Workload, terminal: Terminal) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_address_may_include_the_path_of_the_api() {
-        for (text, url) in [
-            ("http://127.0.0.1:8080", "http://127.0.0.1:8080/"),
-            ("http://127.0.0.1:8080/v1/", "http://127.0.0.1:8080/"),
-            ("https://example.com/models/v1?x#y", "https://example.com/models"),
-        ] {
-            assert_eq!(address(text).unwrap().as_str(), url);
-        }
-        for wrong in ["127.0.0.1:8080", "localhost:8080", "ftp://a", "demo", "", "http://"] {
-            assert!(address(wrong).unwrap_err().contains("http://"), "{wrong}");
-        }
-    }
 
     #[test]
     fn numbers_out_of_range_are_refused() {
