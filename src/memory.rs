@@ -1,34 +1,26 @@
 //! The memory plan: weights, KV cache and scratch memory compared with the available memory, computed from numbers alone.
+//!
+//! - [`MemoryUse`]: bytes by what uses them
+//! - [`available`], [`limit`], [`of_program`], [`occupied`]: what the system reports
+
+mod system;
+mod usage;
 
 use std::fmt;
-use std::path::Path;
 
-use crate::cgroup::{self, MemoryLimit};
+use crate::cgroup::MemoryLimit;
 use crate::engine::BLOCK_TOKENS;
+
+pub use system::{available, limit, occupied, of_program};
+pub use usage::{MemoryUse, format_bytes};
 
 /// The memory that a model uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// Weights, mapped from the file or copied.
-    pub weights_bytes: u64,
+    /// What it is used for, in all memories together.
+    pub used: MemoryUse,
     /// The part of the weights that is mapped from the file. The system can reclaim it.
     pub mapped_bytes: u64,
-    /// The KV cache.
-    pub kv_bytes: u64,
-    /// The recurrent state of sequences, and its checkpoints.
-    pub state_bytes: u64,
-    /// Activations and logits of the largest step.
-    pub scratch_bytes: u64,
-    /// The tokenizer.
-    pub text_bytes: u64,
-    /// Adapters.
-    pub adapter_bytes: u64,
-    /// The texts and results of requests.
-    pub request_bytes: u64,
-    /// Copies of KV blocks in host memory.
-    pub tier_bytes: u64,
-    /// The draft model, whole.
-    pub draft_bytes: u64,
     /// What the program used when the plan was made: its code, and what it holds for other models.
     pub program_bytes: Option<u64>,
     /// Free memory, if the system reports it.
@@ -52,49 +44,17 @@ pub struct MemoryPlan {
 pub struct Pool {
     /// The device; `None` for the host's memory.
     pub device: Option<String>,
-    /// Weights of the layers on this device.
-    pub weights_bytes: u64,
-    /// The KV cache of these layers.
-    pub kv_bytes: u64,
-    /// The recurrent state of these layers.
-    pub state_bytes: u64,
-    /// Activations and logits of these layers.
-    pub scratch_bytes: u64,
-    /// The tokenizer.
-    pub text_bytes: u64,
-    /// Adapters.
-    pub adapter_bytes: u64,
-    /// The texts and results of requests.
-    pub request_bytes: u64,
-    /// Copies of KV blocks in host memory.
-    pub tier_bytes: u64,
-    /// The draft model, whole.
-    pub draft_bytes: u64,
+    /// What it is used for.
+    pub used: MemoryUse,
     /// Free memory there, if the system reports it.
     pub available_bytes: Option<u64>,
-}
-
-impl Pool {
-    /// Bytes in total.
-    #[must_use]
-    pub fn total_bytes(&self) -> u64 {
-        self.weights_bytes
-            + self.kv_bytes
-            + self.state_bytes
-            + self.scratch_bytes
-            + self.text_bytes
-            + self.adapter_bytes
-            + self.request_bytes
-            + self.tier_bytes
-            + self.draft_bytes
-    }
 }
 
 impl MemoryPlan {
     /// Bytes of host memory, without the devices' own memories.
     #[must_use]
     pub fn host_bytes(&self) -> u64 {
-        self.pools.iter().filter(|pool| pool.device.is_none()).map(Pool::total_bytes).sum()
+        self.pools.iter().filter(|pool| pool.device.is_none()).map(|pool| pool.used.total()).sum()
     }
 
     /// Combines the plans of one model's memories. All get as many blocks and slots as the smallest plan has.
@@ -109,10 +69,10 @@ impl MemoryPlan {
         let state_slots = least(|plan| plan.state_slots).unwrap_or(0);
         let pools =
             plans.into_iter().flat_map(|MemoryPlan { kv_blocks: blocks, state_slots: slots, pools, .. }| {
-                pools.into_iter().map(move |pool| Pool {
-                    kv_bytes: part_of(pool.kv_bytes, kv_blocks, blocks),
-                    state_bytes: part_of(pool.state_bytes, state_slots, slots),
-                    ..pool
+                pools.into_iter().map(move |pool| {
+                    let kv = part_of(pool.used.kv, kv_blocks, blocks);
+                    let state = part_of(pool.used.state, state_slots, slots);
+                    Pool { used: MemoryUse { kv, state, ..pool.used }, ..pool }
                 })
             });
         let pools: Vec<Pool> = pools.collect();
@@ -126,15 +86,7 @@ impl MemoryPlan {
         for pool in plans.clone().flat_map(|plan| &plan.pools) {
             match pools.iter_mut().find(|other| other.device == pool.device) {
                 Some(other) => {
-                    other.weights_bytes += pool.weights_bytes;
-                    other.kv_bytes += pool.kv_bytes;
-                    other.state_bytes += pool.state_bytes;
-                    other.scratch_bytes += pool.scratch_bytes;
-                    other.text_bytes += pool.text_bytes;
-                    other.adapter_bytes += pool.adapter_bytes;
-                    other.request_bytes += pool.request_bytes;
-                    other.tier_bytes += pool.tier_bytes;
-                    other.draft_bytes += pool.draft_bytes;
+                    other.used = other.used + pool.used;
                     // Each replica was planned with its share of the free memory.
                     other.available_bytes = other.available_bytes.zip(pool.available_bytes).map(|(a, b)| a + b);
                 }
@@ -157,17 +109,8 @@ impl MemoryPlan {
     /// The sum of these memories. What is not of one memory is left empty.
     #[must_use]
     pub fn of_pools(pools: Vec<Pool>) -> MemoryPlan {
-        let sum = |bytes: fn(&Pool) -> u64| pools.iter().map(bytes).sum();
         MemoryPlan {
-            weights_bytes: sum(|pool| pool.weights_bytes),
-            kv_bytes: sum(|pool| pool.kv_bytes),
-            state_bytes: sum(|pool| pool.state_bytes),
-            scratch_bytes: sum(|pool| pool.scratch_bytes),
-            text_bytes: sum(|pool| pool.text_bytes),
-            adapter_bytes: sum(|pool| pool.adapter_bytes),
-            request_bytes: sum(|pool| pool.request_bytes),
-            tier_bytes: sum(|pool| pool.tier_bytes),
-            draft_bytes: sum(|pool| pool.draft_bytes),
+            used: pools.iter().map(|pool| pool.used).sum(),
             mapped_bytes: 0,
             program_bytes: None,
             limit: None,
@@ -183,53 +126,50 @@ impl MemoryPlan {
     /// Bytes in total.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
-        self.weights_bytes
-            + self.kv_bytes
-            + self.state_bytes
-            + self.scratch_bytes
-            + self.text_bytes
-            + self.adapter_bytes
-            + self.request_bytes
-            + self.tier_bytes
-            + self.draft_bytes
+        self.used.total()
+    }
+
+    /// What the table says about a use after its bytes.
+    fn remark(&self, name: &str) -> String {
+        match name {
+            "weights" if self.mapped_bytes > 0 => {
+                format!("  {} of it mapped from the file", format_bytes(self.mapped_bytes))
+            }
+            "KV cache" => {
+                let (tokens, blocks, context) = (self.kv_blocks * BLOCK_TOKENS, self.kv_blocks, self.context_tokens);
+                format!("  {tokens} tokens in {blocks} blocks, context {context}")
+            }
+            "state" => format!("  recurrent state of {} sequences and checkpoints", self.state_slots),
+            _ => String::new(),
+        }
+    }
+}
+
+/// Uses that are shown even if they are 0.
+const ALWAYS_SHOWN: [&str; 3] = ["weights", "KV cache", "scratch"];
+
+impl MemoryUse {
+    /// The uses that are shown to people, with their names.
+    fn shown(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let shown = self.named().into_iter().filter(|(name, bytes)| *bytes > 0 || ALWAYS_SHOWN.contains(name));
+        shown.map(|(name, bytes)| (name, format_bytes(bytes)))
+    }
+
+    /// The uses in one line: "weights 1.0 GiB, KV cache 100.0 MiB, scratch 10.0 MiB".
+    #[must_use]
+    pub fn in_one_line(&self) -> String {
+        self.shown().map(|(name, bytes)| format!("{name} {bytes}")).collect::<Vec<_>>().join(", ")
     }
 }
 
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kv_tokens = self.kv_blocks * BLOCK_TOKENS;
         match &self.pools[..] {
             [Pool { device: Some(device), .. }] => writeln!(f, "memory plan of {device}")?,
             _ => writeln!(f, "memory plan")?,
         }
-        write!(f, "  weights  {:>10}", format_bytes(self.weights_bytes))?;
-        match self.mapped_bytes {
-            0 => writeln!(f)?,
-            bytes => writeln!(f, "  {} of it mapped from the file", format_bytes(bytes))?,
-        }
-        writeln!(
-            f,
-            "  KV cache {:>10}  {kv_tokens} tokens in {} blocks, context {}",
-            format_bytes(self.kv_bytes),
-            self.kv_blocks,
-            self.context_tokens
-        )?;
-        if self.state_bytes > 0 {
-            let (bytes, slots) = (format_bytes(self.state_bytes), self.state_slots);
-            writeln!(f, "  state    {bytes:>10}  recurrent state of {slots} sequences and checkpoints")?;
-        }
-        writeln!(f, "  scratch  {:>10}", format_bytes(self.scratch_bytes))?;
-        let others = [
-            ("KV tiers", self.tier_bytes),
-            ("text    ", self.text_bytes),
-            ("adapters", self.adapter_bytes),
-            ("requests", self.request_bytes),
-            ("draft   ", self.draft_bytes),
-        ];
-        for (name, bytes) in others {
-            if bytes > 0 {
-                writeln!(f, "  {name} {:>10}", format_bytes(bytes))?;
-            }
+        for (name, bytes) in self.used.shown() {
+            writeln!(f, "  {name:<8} {bytes:>10}{}", self.remark(name))?;
         }
         write!(f, "  total    {:>10}", format_bytes(self.total_bytes()))?;
         if let Some(available) = self.available_bytes {
@@ -250,23 +190,9 @@ impl fmt::Display for MemoryPlan {
             )?;
         }
         for pool in self.pools.iter().filter(|_| self.pools.len() > 1) {
-            let bytes = [pool.total_bytes(), pool.weights_bytes, pool.kv_bytes, pool.scratch_bytes].map(format_bytes);
-            let [total, weights, kv, scratch] = &bytes;
+            let total = format_bytes(pool.used.total());
             let memory = pool.device.as_deref().unwrap_or("host memory");
-            write!(f, "\n    {total:>10}  in {memory}: weights {weights}, KV cache {kv}, scratch {scratch}")?;
-            let others = [
-                ("state", pool.state_bytes),
-                ("text", pool.text_bytes),
-                ("adapters", pool.adapter_bytes),
-                ("requests", pool.request_bytes),
-                ("KV tiers", pool.tier_bytes),
-                ("draft model", pool.draft_bytes),
-            ];
-            for (name, bytes) in others {
-                if bytes > 0 {
-                    write!(f, ", {name} {}", format_bytes(bytes))?;
-                }
-            }
+            write!(f, "\n    {total:>10}  in {memory}: {}", pool.used.in_one_line())?;
         }
         Ok(())
     }
@@ -277,36 +203,11 @@ fn part_of(bytes: u64, count: usize, all: usize) -> u64 {
     bytes / all.max(1) as u64 * count as u64
 }
 
-/// Bytes for people, with one decimal: `1.5 GiB`, `97.3 MiB`.
-#[must_use]
-pub fn format_bytes(bytes: u64) -> String {
-    let mut value = bytes as f64;
-    for unit in ["B", "KiB", "MiB", "GiB"] {
-        if value < 1024.0 {
-            return if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") };
-        }
-        value /= 1024.0;
-    }
-    format!("{value:.1} TiB")
-}
-
 /// What a model requests of one memory.
 #[derive(Debug, Clone)]
 pub struct MemoryRequest {
-    /// Bytes of the weights.
-    pub weights_bytes: u64,
-    /// Bytes of activations and logits.
-    pub scratch_bytes: u64,
-    /// Bytes of the tokenizer, in host memory.
-    pub text_bytes: u64,
-    /// Bytes of adapters.
-    pub adapter_bytes: u64,
-    /// Bytes of the texts and results of requests, in host memory.
-    pub request_bytes: u64,
-    /// Bytes for copies of KV blocks, in host memory.
-    pub tier_bytes: u64,
-    /// Bytes of the draft model.
-    pub draft_bytes: u64,
+    /// What it uses besides the KV cache and recurrent state, which are planned.
+    pub fixed: MemoryUse,
     /// Bytes of one KV block, summed over the layers.
     pub block_bytes: u64,
     /// Bytes of the recurrent state of one sequence, summed over the layers.
@@ -362,22 +263,12 @@ impl StateSlots {
 pub enum TooLarge {
     /// Not even a short context fits in addition to the weights.
     #[error(
-        "the model needs {} (weights {}, KV cache at least {}, scratch {}{}{}), but only {} of memory is available",
-        format_bytes(weights_bytes + kv_bytes + scratch_bytes + text_bytes + draft_bytes), format_bytes(*weights_bytes),
-        format_bytes(*kv_bytes), format_bytes(*scratch_bytes), and("text", *text_bytes), and("draft model", *draft_bytes),
-        format_bytes(*available_bytes)
+        "the model needs at least {} ({}), but only {} of memory is available",
+        format_bytes(needed.total()), needed.in_one_line(), format_bytes(*available_bytes)
     )]
     Memory {
-        /// Bytes of the weights.
-        weights_bytes: u64,
-        /// Bytes of the smallest useful KV cache.
-        kv_bytes: u64,
-        /// Bytes of scratch.
-        scratch_bytes: u64,
-        /// Bytes of the tokenizer, of adapters, of requests and of copies of KV blocks.
-        text_bytes: u64,
-        /// Bytes of the draft model.
-        draft_bytes: u64,
+        /// What it needs, with the smallest useful KV cache.
+        needed: Box<MemoryUse>,
         /// Bytes that may be used.
         available_bytes: u64,
     },
@@ -402,11 +293,6 @@ pub enum TooLarge {
     },
 }
 
-/// The part of the message about something that not every model has.
-fn and(name: &str, bytes: u64) -> String {
-    if bytes > 0 { format!(", {name} {}", format_bytes(bytes)) } else { String::new() }
-}
-
 /// Tokens of the KV cache that each sequence after the first gets by default.
 const TOKENS_PER_SEQUENCE: usize = 1024;
 
@@ -427,9 +313,7 @@ pub fn plan(request: &MemoryRequest) -> Result<MemoryPlan, TooLarge> {
     let shortest = request.context_tokens.unwrap_or(context.min(SHORTEST_CONTEXT));
 
     let usable = request.limit_bytes.or(request.available_bytes.map(usable));
-    let text_bytes = request.text_bytes + request.adapter_bytes + request.request_bytes + request.tier_bytes;
-    let draft_bytes = request.draft_bytes;
-    let other_bytes = request.weights_bytes + request.scratch_bytes + text_bytes + draft_bytes;
+    let other_bytes = request.fixed.total();
     let left = usable.map_or(u64::MAX, |usable| usable.saturating_sub(other_bytes));
     let wanted_blocks = match request.kv_bytes {
         Some(kv_bytes) => {
@@ -449,32 +333,18 @@ pub fn plan(request: &MemoryRequest) -> Result<MemoryPlan, TooLarge> {
         }
     };
     let least_blocks = if request.kv_bytes.is_some() { wanted_blocks } else { blocks(shortest) };
-    let least_bytes = bytes(least_blocks).saturating_add(request.state_bytes(request.slots.least));
+    let least = MemoryUse { kv: bytes(least_blocks), state: request.state_bytes(request.slots.least), ..request.fixed };
+    let least_bytes = least.kv.saturating_add(least.state);
     if least_bytes > left {
-        return Err(TooLarge::Memory {
-            weights_bytes: request.weights_bytes,
-            kv_bytes: least_bytes,
-            scratch_bytes: request.scratch_bytes,
-            text_bytes,
-            draft_bytes,
-            available_bytes: usable.unwrap_or(u64::MAX),
-        });
+        return Err(TooLarge::Memory { needed: least.into(), available_bytes: usable.unwrap_or(u64::MAX) });
     }
     let state_slots = request.slots_within(left - least_bytes)?;
-    let state_bytes = request.state_bytes(state_slots);
-    let fitting = usize::try_from((left - state_bytes) / request.block_bytes.max(1)).unwrap_or(usize::MAX);
+    let state = request.state_bytes(state_slots);
+    let fitting = usize::try_from((left - state) / request.block_bytes.max(1)).unwrap_or(usize::MAX);
     let kv_blocks = wanted_blocks.min(fitting);
     let pool = Pool {
         device: request.own_memory.clone(),
-        weights_bytes: request.weights_bytes,
-        kv_bytes: bytes(kv_blocks),
-        state_bytes,
-        scratch_bytes: request.scratch_bytes,
-        text_bytes: request.text_bytes,
-        adapter_bytes: request.adapter_bytes,
-        request_bytes: request.request_bytes,
-        tier_bytes: request.tier_bytes,
-        draft_bytes,
+        used: MemoryUse { kv: bytes(kv_blocks), state, ..request.fixed },
         available_bytes: request.limit_bytes.or(request.available_bytes),
     };
     let context_tokens = context.min(kv_blocks * BLOCK_TOKENS);
@@ -504,79 +374,28 @@ pub fn usable(available_bytes: u64) -> u64 {
     available_bytes - available_bytes / RESERVE_DIVISOR
 }
 
-/// Memory that the system can give to a new program without swapping, within the limits of this process's control groups;
-/// `None` if neither is reported.
-#[must_use]
-pub fn available() -> Option<u64> {
-    available_in(Path::new("/")).map(|(bytes, _)| bytes)
-}
-
-/// The limit of a control group, where it leaves less memory than the machine has.
-#[must_use]
-pub fn limit() -> Option<MemoryLimit> {
-    available_in(Path::new("/"))?.1
-}
-
-/// [`available`] and [`limit`], in the system whose files are below `root`.
-fn available_in(root: &Path) -> Option<(u64, Option<MemoryLimit>)> {
-    let meminfo = std::fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
-    let of_machine = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")).and_then(kibibytes);
-    match (of_machine, cgroup::memory_limit(root)) {
-        (Some(bytes), Some(limit)) if bytes <= limit.available_bytes => Some((bytes, None)),
-        (_, Some(limit)) => Some((limit.available_bytes, Some(limit))),
-        (bytes, None) => Some((bytes?, None)),
-    }
-}
-
-/// Memory of this process: what it has allocated, and its code, which counts whole because it is read from the file when it
-/// runs. `None` if the system does not report it.
-#[must_use]
-pub fn of_program() -> Option<u64> {
-    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let code: u64 = maps.lines().filter_map(code_bytes).sum();
-    Some(occupied()? + code)
-}
-
-/// The bytes of a line of `/proc/self/maps`, if it maps a part of a program or library.
-fn code_bytes(line: &str) -> Option<u64> {
-    let mut fields = line.split_ascii_whitespace();
-    let (range, access) = (fields.next()?, fields.next()?);
-    let (_, _, inode) = (fields.next()?, fields.next()?, fields.next()?);
-    let (start, end) = range.split_once('-')?;
-    let is_code = inode != "0" && access.ends_with('p') && !access.starts_with("---");
-    let address = |text| u64::from_str_radix(text, 16).ok();
-    is_code.then(|| address(end)?.checked_sub(address(start)?)).flatten()
-}
-
-/// Memory of this process that [`available`] no longer counts: the pages that it has written. Weights mapped from a file do not
-/// count, because the system can reclaim their pages. `None` if the system does not report it.
-#[must_use]
-pub fn occupied() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    kibibytes(status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?)
-}
-
-/// Parses `"  12 kB"` to bytes.
-fn kibibytes(text: &str) -> Option<u64> {
-    let kib: u64 = text.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
 
+    /// Weights and scratch memory.
+    const FIXED: MemoryUse = MemoryUse {
+        weights: 100 * MIB,
+        scratch: 10 * MIB,
+        kv: 0,
+        state: 0,
+        tiers: 0,
+        text: 0,
+        adapters: 0,
+        requests: 0,
+        draft: 0,
+    };
+
     fn request() -> MemoryRequest {
         MemoryRequest {
-            weights_bytes: 100 * MIB,
-            scratch_bytes: 10 * MIB,
-            text_bytes: 0,
-            adapter_bytes: 0,
-            request_bytes: 0,
-            tier_bytes: 0,
-            draft_bytes: 0,
+            fixed: FIXED,
             block_bytes: MIB,
             slot_bytes: 0,
             slots: StateSlots::wanted(0, 4, None),
@@ -608,7 +427,7 @@ mod tests {
         let request = MemoryRequest { available_bytes: Some(200 * MIB), context_tokens: Some(4096), ..request() };
         assert_eq!(
             plan(&request).unwrap_err().to_string(),
-            "the model needs 366.0 MiB (weights 100.0 MiB, KV cache at least 256.0 MiB, scratch 10.0 MiB), but only \
+            "the model needs at least 366.0 MiB (weights 100.0 MiB, KV cache 256.0 MiB, scratch 10.0 MiB), but only \
              190.0 MiB of memory is available"
         );
     }
@@ -645,7 +464,7 @@ mod tests {
             ..request()
         };
         let roomy = plan(&recurrent(MIB, None)).unwrap();
-        assert_eq!((roomy.state_slots, roomy.state_bytes, roomy.kv_blocks), (24, 24 * MIB, 448));
+        assert_eq!((roomy.state_slots, roomy.used.state, roomy.kv_blocks), (24, 24 * MIB, 448));
         assert!(roomy.to_string().contains("state      24.0 MiB  recurrent state of 24 sequences"), "{roomy}");
         let tight = plan(&MemoryRequest { available_bytes: Some(220 * MIB), ..recurrent(20 * MIB, None) }).unwrap();
         // 209 MiB are usable: 110 of weights and scratch, at least 32 of cache and 20 of state; half of the rest is state.
@@ -661,7 +480,7 @@ mod tests {
         let with = MemoryRequest { available_bytes: Some(300 * MIB), slot_bytes: 10 * MIB, slots, ..request() };
         let without = MemoryRequest { slots, own_memory: Some("vulkan:0".to_owned()), ..request() };
         let together = MemoryPlan::together([with, without].map(|request| plan(&request).unwrap()).to_vec());
-        assert_eq!((together.state_slots, together.state_bytes), (7, 70 * MIB));
+        assert_eq!((together.state_slots, together.used.state), (7, 70 * MIB));
     }
 
     #[test]
@@ -672,18 +491,20 @@ mod tests {
 
     #[test]
     fn a_draft_model_takes_its_part() {
-        let request = MemoryRequest { limit_bytes: Some(200 * MIB), draft_bytes: 50 * MIB, ..request() };
+        let request =
+            MemoryRequest { limit_bytes: Some(200 * MIB), fixed: MemoryUse { draft: 50 * MIB, ..FIXED }, ..request() };
         let planned = plan(&request).unwrap();
-        assert_eq!((planned.kv_blocks, planned.draft_bytes, planned.total_bytes()), (40, 50 * MIB, 200 * MIB));
+        assert_eq!((planned.kv_blocks, planned.used.draft, planned.total_bytes()), (40, 50 * MIB, 200 * MIB));
         assert!(planned.to_string().contains("  draft      50.0 MiB"), "{planned}");
-        let error = plan(&MemoryRequest { draft_bytes: 150 * MIB, ..request }).unwrap_err().to_string();
-        assert!(error.contains("draft model 150.0 MiB"), "{error}");
+        let error =
+            plan(&MemoryRequest { fixed: MemoryUse { draft: 150 * MIB, ..FIXED }, ..request }).unwrap_err().to_string();
+        assert!(error.contains("draft 150.0 MiB"), "{error}");
     }
 
     #[test]
     fn tokenizer_and_requests_take_their_part() {
-        let request =
-            MemoryRequest { limit_bytes: Some(200 * MIB), text_bytes: 6 * MIB, request_bytes: 4 * MIB, ..request() };
+        let fixed = MemoryUse { text: 6 * MIB, requests: 4 * MIB, ..FIXED };
+        let request = MemoryRequest { limit_bytes: Some(200 * MIB), fixed, ..request() };
         let plan = plan(&request).unwrap();
         assert_eq!((plan.kv_blocks, plan.total_bytes(), plan.host_bytes()), (80, 200 * MIB, 200 * MIB));
         let plan = MemoryPlan { program_bytes: Some(924 * MIB), mapped_bytes: 30 * MIB, ..plan };
@@ -696,30 +517,23 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_of_a_container_is_what_is_available() {
-        let root = tempfile::tempdir().unwrap();
-        let write = |file: &str, text: &str| {
-            let path = root.path().join(file);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
-        write("proc/meminfo", "MemTotal: 9000000 kB\nMemAvailable:  4194304 kB\n");
-        assert_eq!(available_in(root.path()), Some((4 << 30, None)));
-        write("proc/self/cgroup", "0::/\n");
-        write("proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
-        write("sys/fs/cgroup/memory.max", "536870912\n");
-        write("sys/fs/cgroup/memory.current", "104857600\n");
-        let (bytes, limit) = available_in(root.path()).unwrap();
-        assert_eq!((bytes, limit.as_ref().map(|limit| limit.limit_bytes)), (412 * MIB, Some(512 * MIB)));
-        let plan = MemoryPlan { limit, ..plan(&MemoryRequest { available_bytes: Some(bytes), ..request() }).unwrap() };
-        let shown = plan.to_string();
-        assert!(shown.contains("of 412.0 MiB available, by the limit of 512.0 MiB in "), "{shown}");
-        write("proc/meminfo", "MemAvailable: 102400 kB\n");
-        assert_eq!(available_in(root.path()), Some((100 * MIB, None)), "the machine has less");
+    fn copies_of_kv_blocks_have_a_name_of_their_own_in_errors() {
+        let fixed = MemoryUse { tiers: 300 * MIB, text: MIB, ..FIXED };
+        let error = plan(&MemoryRequest { limit_bytes: Some(200 * MIB), fixed, ..request() }).unwrap_err().to_string();
+        assert!(error.contains("scratch 10.0 MiB, KV tiers 300.0 MiB, text 1.0 MiB)"), "{error}");
+    }
+
+    #[test]
+    fn the_limit_of_a_control_group_is_shown_with_its_file() {
+        let limit = MemoryLimit { limit_bytes: 512 * MIB, available_bytes: 412 * MIB, file: "memory.max".into() };
+        let plan = plan(&MemoryRequest { available_bytes: Some(412 * MIB), ..request() }).unwrap();
+        let shown = MemoryPlan { limit: Some(limit), ..plan }.to_string();
+        assert!(shown.contains("of 412.0 MiB available, by the limit of 512.0 MiB in memory.max"), "{shown}");
     }
 
     #[test]
     fn without_a_report_of_free_memory_nothing_is_refused() {
-        assert!(plan(&MemoryRequest { available_bytes: None, weights_bytes: u64::MAX / 4, ..request() }).is_ok());
+        let fixed = MemoryUse { weights: u64::MAX / 4, ..FIXED };
+        assert!(plan(&MemoryRequest { available_bytes: None, fixed, ..request() }).is_ok());
     }
 }

@@ -329,7 +329,7 @@ fn models_to_serve_are_checked_before_any_is_loaded() {
     serve(&["/no/such.gguf", "--record-texts"]).assert_refused(2, &["--record-texts needs --record"]);
     serve(&[&llama, "/no/such.gguf"]).assert_refused(1, &["no such file"]);
     serve(&[&llama, &gemma, "--memory", "11MiB"])
-        .assert_refused(1, &["gemma2.gguf", "KV cache at least", "a higher --memory, "]);
+        .assert_refused(1, &["gemma2.gguf", "needs at least", "a higher --memory, "]);
     serve(&[&llama, "--keep-alive", "soon"]).assert_refused_by_usage("neither a time, like 30s or 10m, nor forever");
 }
 

@@ -87,8 +87,8 @@ fn on_a_small_device(name: &str) -> Option<LoadOptions> {
     let memory = plan(&whole).unwrap().memory().clone();
     let experts = 3 * 8 * 3 * 32 * 64 * 4;
     // Memory for everything except half of the experts, and a KV cache of one and a half contexts.
-    let kv_bytes = 24 * memory.kv_bytes / memory.kv_blocks as u64;
-    let device_bytes = Some(memory.weights_bytes - experts / 2 + memory.scratch_bytes + memory.text_bytes + kv_bytes);
+    let kv_bytes = 24 * memory.used.kv / memory.kv_blocks as u64;
+    let device_bytes = Some(memory.used.weights - experts / 2 + memory.used.scratch + memory.used.text + kv_bytes);
     Some(LoadOptions { device_bytes, cpu_experts: CpuExperts::Auto, deterministic: true, ..whole })
 }
 
@@ -106,7 +106,7 @@ async fn a_device_that_is_too_small_leaves_the_fewest_experts_to_the_host() {
         device.contains("the experts of 1 of 3 layers") || device.contains("the experts of 2 of 3 layers"),
         "{device}"
     );
-    let on_device = small.memory().pools.iter().find(|pool| pool.device.is_some()).unwrap().total_bytes();
+    let on_device = small.memory().pools.iter().find(|pool| pool.device.is_some()).unwrap().used.total();
     assert!(on_device <= options.device_bytes.unwrap(), "{on_device} of {:?}", options.device_bytes);
 
     let seeds = [1, 2, 4];
@@ -177,10 +177,10 @@ async fn experts_that_do_not_fit_in_memory_stay_in_the_file() {
     let all = plan(&whole).unwrap().memory().clone();
     // A layer has 4 experts of three matrices [96, 64], with 18 bytes for 32 values; repacked, a few more.
     let layer = 4 * 3 * 96 * 64 / 32 * 18;
-    for limit in [all.weights_bytes - layer / 2, all.weights_bytes - layer - layer / 2] {
+    for limit in [all.used.weights - layer / 2, all.used.weights - layer - layer / 2] {
         // A context of exactly 256 tokens.
-        let kv_bytes = 16 * all.kv_bytes / all.kv_blocks as u64;
-        let memory_bytes = limit + all.scratch_bytes + all.text_bytes + kv_bytes;
+        let kv_bytes = 16 * all.used.kv / all.kv_blocks as u64;
+        let memory_bytes = limit + all.used.scratch + all.used.text + kv_bytes;
         let small = LoadOptions { memory_bytes: Some(memory_bytes), ..whole.clone() };
         let memory = plan(&small).unwrap().memory().clone();
         assert!(memory.total_bytes() <= memory_bytes, "{memory}");

@@ -35,10 +35,10 @@ async fn runtime(
     };
     let memory = plan(&options).unwrap().memory().clone();
     if let Some(blocks) = kv_blocks {
-        options.kv_bytes = Some(memory.kv_bytes / memory.kv_blocks as u64 * blocks);
+        options.kv_bytes = Some(memory.used.kv / memory.kv_blocks as u64 * blocks);
     }
     if let Some(slots) = slots.filter(|_| memory.state_slots > 0) {
-        options.state_bytes = Some(memory.state_bytes / memory.state_slots as u64 * slots);
+        options.state_bytes = Some(memory.used.state / memory.state_slots as u64 * slots);
     }
     let policy = PolicyConfig { prefill_chunk_tokens, steps_in_flight: 1, ..PolicyConfig::default() };
     start(options, RuntimeOptions { policy, ..RuntimeOptions::default() }).await

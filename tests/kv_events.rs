@@ -126,7 +126,7 @@ fn load_options() -> LoadOptions {
 /// Bytes of a KV block.
 fn block_bytes() -> u64 {
     let memory = plan(&load_options()).unwrap().memory().clone();
-    memory.kv_bytes / memory.kv_blocks as u64
+    memory.used.kv / memory.kv_blocks as u64
 }
 
 /// A runtime with a cache of 18 blocks, less than the prompts of all requests need.

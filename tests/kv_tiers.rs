@@ -52,7 +52,7 @@ impl Case {
         };
         if is_small {
             let memory = plan(&options).unwrap().memory().clone();
-            options.kv_bytes = Some(memory.kv_bytes / memory.kv_blocks as u64 * 18);
+            options.kv_bytes = Some(memory.used.kv / memory.kv_blocks as u64 * 18);
         }
         let policy = PolicyConfig { prefill_chunk_tokens: self.chunk, ..PolicyConfig::default() };
         start(options, RuntimeOptions { policy, kv_store, ..RuntimeOptions::default() }).await

@@ -293,7 +293,7 @@ fn the_memory_of_adapters_is_planned() {
     let bytes = |device, slots| {
         let limits = AdapterLimits { slots, ..LIMITS };
         let options = options_on(device, "hugging_face/llama-shards", (slots > 0).then_some(limits));
-        load::plan(&options).unwrap().memory().adapter_bytes
+        load::plan(&options).unwrap().memory().used.adapters
     };
     let one = bytes("cpu", 1);
     assert!(one > 10_000 && bytes("cpu", 0) == 0, "{one}");

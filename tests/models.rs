@@ -44,7 +44,7 @@ fn sized(counters: &Arc<SimulationCounters>, bytes: u64) -> SimulatedModel {
     model.counters = counters.clone();
     model.step_time = Duration::from_millis(10);
     model.end_one_in = u64::MAX;
-    model.weights_bytes = bytes - model.memory().kv_bytes;
+    model.weights_bytes = bytes - model.memory().used.kv;
     model
 }
 

@@ -46,7 +46,7 @@ fn read_ahead_compared_with_reading_on_demand() {
     let whole = LoadOptions { context_tokens: Some(1024), kv_bytes: Some(256 << 20), ..LoadOptions::new(&path) };
     let all = plan(&whole).unwrap().memory().clone();
     // Memory for a quarter of the weights.
-    let memory_bytes = Some(all.total_bytes() - all.weights_bytes / 4 * 3);
+    let memory_bytes = Some(all.total_bytes() - all.used.weights / 4 * 3);
     let load = |expert_read_ahead| {
         let plan = plan(&LoadOptions { memory_bytes, expert_read_ahead, ..whole.clone() }).unwrap();
         let in_file_bytes = plan.memory().in_file_bytes;

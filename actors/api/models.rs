@@ -218,15 +218,15 @@ fn describe_state(info: &ModelInfo) -> Value {
 
 fn describe_memory(memory: &MemoryPlan) -> Value {
     json!({
-        "weights_bytes": memory.weights_bytes,
-        "kv_bytes": memory.kv_bytes,
-        "state_bytes": memory.state_bytes,
-        "scratch_bytes": memory.scratch_bytes,
-        "text_bytes": memory.text_bytes,
-        "adapter_bytes": memory.adapter_bytes,
-        "request_bytes": memory.request_bytes,
-        "tier_bytes": memory.tier_bytes,
-        "draft_bytes": memory.draft_bytes,
+        "weights_bytes": memory.used.weights,
+        "kv_bytes": memory.used.kv,
+        "state_bytes": memory.used.state,
+        "scratch_bytes": memory.used.scratch,
+        "text_bytes": memory.used.text,
+        "adapter_bytes": memory.used.adapters,
+        "request_bytes": memory.used.requests,
+        "tier_bytes": memory.used.tiers,
+        "draft_bytes": memory.used.draft,
         "total_bytes": memory.total_bytes(),
     })
 }

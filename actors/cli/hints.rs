@@ -72,6 +72,9 @@ fn remedy_for_size(error: &TooLarge, has_cache: bool) -> &'static str {
         TooLarge::Memory { .. } if has_cache => {
             "a smaller quantization or a lower --ctx-size, --max-batched-tokens or --expert-cache would help"
         }
+        TooLarge::Memory { needed, .. } if needed.tiers > 0 => {
+            "a lower --kv-host-memory, a smaller quantization or a lower --ctx-size or --max-batched-tokens would help"
+        }
         TooLarge::Memory { .. } => "a smaller quantization or a lower --ctx-size or --max-batched-tokens would help",
     }
 }

@@ -262,18 +262,9 @@ pub fn recommended_by(published: Published, options: LoadOptions) -> LoadOptions
 /// Prints the model and its memory in one line.
 fn print_line(plan: &LoadPlan, context: &Context) {
     let memory = plan.memory();
-    let MemoryPlan { weights_bytes, kv_bytes, scratch_bytes, text_bytes, .. } = *memory;
-    let [total, weights, kv, scratch, text] =
-        [memory.total_bytes(), weights_bytes, kv_bytes, scratch_bytes, text_bytes].map(format_bytes);
-    let some =
-        |name: &str, bytes: u64| if bytes > 0 { format!(", {name} {}", format_bytes(bytes)) } else { String::new() };
-    let (state, draft) = (some("state", memory.state_bytes), some("draft model", memory.draft_bytes));
-    let adapters = some("adapters", memory.adapter_bytes);
-    let tokens = memory.context_tokens;
-    context.terminal.notice(&format!(
-        "{}: {total} of memory (weights {weights}, KV cache {kv} for {tokens} tokens{state}, scratch {scratch}, text {text}{adapters}{draft})",
-        describe(std::slice::from_ref(plan))
-    ));
+    let (total, uses, tokens) = (format_bytes(memory.total_bytes()), memory.used.in_one_line(), memory.context_tokens);
+    let model = describe(std::slice::from_ref(plan));
+    context.terminal.notice(&format!("{model}: {total} of memory ({uses}) for {tokens} tokens"));
 }
 
 /// Prints the model and its memory plan as a table; `memory` is that of all replicas.
@@ -456,7 +447,7 @@ impl ModelSource for GgufSource {
 
 /// A progress bar for the bytes of the weights.
 fn loading_bar(memory: &MemoryPlan, context: &Context) -> ProgressBar {
-    context.terminal.bytes_bar("loading", memory.weights_bytes)
+    context.terminal.bytes_bar("loading", memory.used.weights)
 }
 
 #[allow(clippy::unwrap_used)]

@@ -154,12 +154,12 @@ fn as_json(
     }
     object["memory"] = match plan.as_ref().map(LoadPlan::memory) {
         Ok(memory) => json!({
-            "weights_bytes": memory.weights_bytes,
-            "kv_bytes": memory.kv_bytes,
-            "state_bytes": memory.state_bytes,
-            "scratch_bytes": memory.scratch_bytes,
-            "text_bytes": memory.text_bytes,
-            "adapter_bytes": memory.adapter_bytes,
+            "weights_bytes": memory.used.weights,
+            "kv_bytes": memory.used.kv,
+            "state_bytes": memory.used.state,
+            "scratch_bytes": memory.used.scratch,
+            "text_bytes": memory.used.text,
+            "adapter_bytes": memory.used.adapters,
             "available_bytes": memory.available_bytes,
             "kv_blocks": memory.kv_blocks,
             "state_slots": memory.state_slots,

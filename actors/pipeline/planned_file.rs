@@ -25,8 +25,8 @@ impl PlannedFile {
     pub fn new(plan: LoadPlan) -> Self {
         let memory = plan.memory();
         // Keep the sizes for later loads: a plan made while the first load still holds memory would be smaller.
-        let (context_tokens, kv_bytes) = (Some(memory.context_tokens), Some(memory.kv_bytes));
-        let state_bytes = Some(memory.state_bytes).filter(|bytes| *bytes > 0);
+        let (context_tokens, kv_bytes) = (Some(memory.context_tokens), Some(memory.used.kv));
+        let state_bytes = Some(memory.used.state).filter(|bytes| *bytes > 0);
         let options = LoadOptions { context_tokens, kv_bytes, state_bytes, ..plan.options().clone() };
         PlannedFile { options, files: plan.files().clone(), first: Mutex::new(Some(plan)) }
     }

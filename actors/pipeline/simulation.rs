@@ -18,7 +18,7 @@ use cuelight_engine::format::chat_template::ChatTemplate;
 use cuelight_engine::format::gguf::Gguf;
 use cuelight_engine::format::gguf::write::GgufBuilder;
 use cuelight_engine::format::tokenizer::Tokenizer;
-use cuelight_engine::load::{LoadCancel, LoadProgress, LoadedModel, MemoryPlan, ModelCard, ModelFiles};
+use cuelight_engine::load::{LoadCancel, LoadProgress, LoadedModel, MemoryPlan, MemoryUse, ModelCard, ModelFiles};
 use cuelight_engine::memory::Pool;
 use cuelight_engine::profile::{Cost, OpLabel, OpSpan};
 use cuelight_engine::sample::{DenoisingRule, PartialSampling, RecommendedSampling, choose_by_row};
@@ -256,20 +256,8 @@ impl SimulatedModel {
     #[must_use]
     pub fn memory(&self) -> MemoryPlan {
         let kv_bytes = (self.limits.kv_blocks * BLOCK_TOKENS * size_of::<u64>()) as u64;
-        let (weights_bytes, scratch_bytes, available_bytes) = (self.weights_bytes, 0, None);
-        let pool = Pool {
-            device: None,
-            weights_bytes,
-            kv_bytes,
-            state_bytes: 0,
-            scratch_bytes,
-            text_bytes: 0,
-            adapter_bytes: 0,
-            request_bytes: 0,
-            tier_bytes: 0,
-            draft_bytes: 0,
-            available_bytes,
-        };
+        let used = MemoryUse { weights: self.weights_bytes, kv: kv_bytes, ..MemoryUse::default() };
+        let pool = Pool { device: None, used, available_bytes: None };
         MemoryPlan {
             kv_blocks: self.limits.kv_blocks,
             context_tokens: self.limits.context_tokens,

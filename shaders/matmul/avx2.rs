@@ -121,10 +121,9 @@ fn run_one_row<F: BlockFormat>(task: &Task<'_>) {
         let bytes = run_len::<F>() * F::BLOCK_BYTES;
         for (run, input) in input.chunks_exact(run_len::<F>()).enumerate() {
             for (row, sums) in rows.iter().zip(&mut sums) {
+                let mut sink = Accumulate { inputs: [input], sums };
                 // SAFETY: this function enables the CPU features.
-                unsafe {
-                    F::decode_eights_avx2(&row[run * bytes..][..bytes], &mut Accumulate { inputs: [input], sums })
-                };
+                unsafe { F::decode_eights_avx2(&row[run * bytes..][..bytes], &mut sink) };
             }
         }
         let results = sums.map(|[sum]| total_of_register(sum));

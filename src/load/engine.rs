@@ -20,7 +20,7 @@ use crate::device::{ComputeDevice, CpuExperts, ExpertStreaming, Shares};
 use crate::engine::{Engine, EngineLimits};
 use crate::experts::HostExperts;
 use crate::graph::Graph;
-use crate::memory::{self, MemoryPlan, MemoryRequest, TooLarge};
+use crate::memory::{self, MemoryPlan, MemoryRequest, MemoryUse, TooLarge};
 use crate::model::ModelGraph;
 use crate::placement::{self, Split};
 
@@ -172,14 +172,15 @@ impl Division {
             let adapters: u64 = footprints().map(|footprint| footprint.adapters).sum();
             let in_host = if is_host { retained + tied } else { 0 };
             let available = here().filter_map(|(part, _)| part.target.available_bytes()).min();
+            let used = MemoryUse {
+                weights: weights + in_host,
+                adapters,
+                draft: options.draft.iter().filter(|it| it.device == own_memory).map(|it| it.bytes).sum(),
+                scratch: footprints().map(|footprint| footprint.scratch).sum(),
+                ..MemoryUse::default()
+            };
             let mut plan = memory::plan(&MemoryRequest {
-                weights_bytes: weights + in_host,
-                text_bytes: if is_host { request.text_bytes } else { 0 },
-                adapter_bytes: adapters + if is_host { request.adapter_bytes } else { 0 },
-                request_bytes: if is_host { request.request_bytes } else { 0 },
-                tier_bytes: if is_host { request.tier_bytes } else { 0 },
-                draft_bytes: options.draft.iter().filter(|it| it.device == own_memory).map(|it| it.bytes).sum(),
-                scratch_bytes: footprints().map(|footprint| footprint.scratch).sum(),
+                fixed: if is_host { request.fixed + used } else { used },
                 block_bytes,
                 slot_bytes: footprints().map(|footprint| footprint.state_slot).sum(),
                 kv_bytes: request.kv_bytes.map(of_kv).filter(|_| block_bytes > 0),

@@ -17,7 +17,7 @@ use crate::device::CpuExperts;
 use crate::engine::{EngineError, EngineLimits};
 use crate::experts::HostExperts;
 use crate::graph::{Graph, Handover};
-use crate::memory::{self, MemoryRequest};
+use crate::memory::{self, MemoryRequest, MemoryUse};
 
 /// Experts that the CPU computes for a model on a device.
 pub(super) struct HostPart {
@@ -173,9 +173,12 @@ fn fewest_on_host(
     for (count, layer) in experts.iter().enumerate() {
         let cache = options.expert_cache_bytes.filter(|_| count > 0).unwrap_or(0);
         let plan = memory::plan(&MemoryRequest {
-            weights_bytes: weights + cache,
-            adapter_bytes: whole.adapters,
-            scratch_bytes: whole.scratch + if count > 0 { exchanged.unwrap_or(0) } else { 0 },
+            fixed: MemoryUse {
+                weights: weights + cache,
+                adapters: whole.adapters,
+                scratch: whole.scratch + if count > 0 { exchanged.unwrap_or(0) } else { 0 },
+                ..request.fixed
+            },
             block_bytes: whole.kv_block,
             slot_bytes: whole.state_slot,
             limit_bytes: options.device_bytes,

@@ -25,7 +25,7 @@ use crate::format::chat_template::ChatTemplate;
 use crate::format::hugging_face::HeadCounts;
 use crate::format::tokenizer::Tokenizer;
 use crate::mapped_file::ModelFiles;
-use crate::memory::{self, MemoryPlan, MemoryRequest, StateSlots};
+use crate::memory::{self, MemoryPlan, MemoryRequest, MemoryUse, StateSlots};
 use crate::model::layer::{DeltaLayer, MixerSpec};
 use crate::model::{BuildOptions, ModelGraph, Section};
 use crate::synthetic::generate::PendingWeights;
@@ -112,12 +112,9 @@ pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
     let card = ModelCard::read(&*checkpoint, &model, options)?;
     let mut limits = limits(&model, options);
     let adapters = options.adapters.map(|limits| Arc::new(adapter_model(&model, limits)));
-    let adapter_bytes = adapters.as_ref().map_or(0, |adapters| adapters.reserved_bytes());
-    let request = MemoryRequest {
-        text_bytes: tokenizer_bytes(&*checkpoint)?,
-        adapter_bytes,
-        ..memory_request(&model, options, &limits)
-    };
+    let mut request = memory_request(&model, options, &limits);
+    request.fixed.text = tokenizer_bytes(&*checkpoint)?;
+    request.fixed.adapters = adapters.as_ref().map_or(0, |adapters| adapters.reserved_bytes());
     let division = engine::divide(model, options, &limits, &request)?;
     if options.adapters.is_some_and(|adapters| adapters.experts) && division.host.is_some() {
         return Err(LoadError::ExpertAdaptersOnHost { device: options.device.to_string() });
@@ -206,13 +203,7 @@ fn whole_blocks(rows: usize, block: usize) -> usize {
 fn memory_request(model: &ModelGraph, options: &LoadOptions, limits: &EngineLimits) -> MemoryRequest {
     let slot_bytes = model.states.iter().map(LayerState::slot_bytes).sum();
     MemoryRequest {
-        weights_bytes: 0,
-        scratch_bytes: 0,
-        text_bytes: 0,
-        adapter_bytes: 0,
-        request_bytes: options.request_bytes,
-        tier_bytes: options.tier_bytes,
-        draft_bytes: 0,
+        fixed: MemoryUse { requests: options.request_bytes, tiers: options.tier_bytes, ..MemoryUse::default() },
         block_bytes: 0,
         slot_bytes: 0,
         slots: StateSlots::wanted(slot_bytes, limits.max_sequences, options.state_bytes),
