@@ -140,7 +140,7 @@ fn build_ops(builder: &mut Builder<'_>, section: Section) -> Result<EmbeddingSpe
     let embedded = Embed::new(table.clone(), h.embedding_scale * table_factor);
     let x = builder.graph.push_one(embedded, &[])?;
     let x = vocabulary::adapt_embedding(builder, x)?;
-    let mut x = add_positions_and_type(builder, x)?;
+    let mut x = add_positions_and_text(builder, x)?;
     match builder.family.embedding_norm {
         EmbeddingNorm::Never => {}
         EmbeddingNorm::Unweighted => x = builder.norm_by(vec![1.0; h.hidden_size].into(), x)?,
@@ -161,8 +161,8 @@ fn build_ops(builder: &mut Builder<'_>, section: Section) -> Result<EmbeddingSpe
     output::build(builder, (table, table_factor), x)
 }
 
-/// Adds the embeddings of positions and of the first token type, where the file has them.
-fn add_positions_and_type(builder: &mut Builder<'_>, mut x: ValueId) -> Result<ValueId, BuildError> {
+/// Adds the embeddings of positions and of the text that a row belongs to, where the file has them.
+fn add_positions_and_text(builder: &mut Builder<'_>, mut x: ValueId) -> Result<ValueId, BuildError> {
     let h = builder.h;
     if let Some(table) = builder.weights.optional_matrix(POSITIONS, h.context_train, h.hidden_size)? {
         let position = builder.graph.push_one(Embed::of_positions(table), &[])?;
@@ -170,8 +170,8 @@ fn add_positions_and_type(builder: &mut Builder<'_>, mut x: ValueId) -> Result<V
     }
     if let Some(types) = builder.weights.rows("token_types.weight") {
         let table = builder.weights.matrix("token_types.weight", types, h.hidden_size)?;
-        let of_type = builder.graph.push_one(Embed::of_first_row(table), &[])?;
-        x = builder.graph.push_one(Add, &[x, of_type])?;
+        let of_text = builder.graph.push_one(Embed::of_texts(table), &[])?;
+        x = builder.graph.push_one(Add, &[x, of_text])?;
     }
     Ok(x)
 }
