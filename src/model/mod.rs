@@ -14,13 +14,15 @@
 //! - `prediction`: the input of a layer that predicts one more token
 //! - `per_layer`: inputs of single layers, where a model has them
 //! - [`norm_readers`]: the norms whose output only matrices read
-//! - [`output`]: what follows the last layer; `vocabulary`: adapters of the token embedding and the output head
+//! - [`output`]: what follows the last layer; `classifier`: the head of a reranker
+//! - `vocabulary`: adapters of the token embedding and the output head
 //! - [`ModelGraph::build`]: embedding, layers, output
 
 pub mod alibi;
 pub mod arch;
 pub mod builder;
 mod canvas;
+mod classifier;
 pub mod describe;
 pub mod error;
 pub mod ffn;
