@@ -571,7 +571,7 @@ impl SimulatedEngine {
             }
             self.kv[slot(position)] = Slot { hash, token };
             if returned.contains(&row) {
-                hidden.extend(hidden_of(hash));
+                hidden.extend(hidden_of(hash).take(self.model.limits.hidden.width));
             }
             if row + wanted >= sequence.tokens.len() {
                 let repeats = self.model.repeats && !hash.is_multiple_of(8);
