@@ -53,7 +53,7 @@ Then, from another terminal:
   cuelight ps    the loaded models and their requests
 Or chat in a browser: http://127.0.0.1:8080
 
-Endpoints: /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/models, /models, /tokenize, /detokenize, /health, /ready, /metrics, \
+Endpoints: /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/rerank, /v1/score, /v1/models, /models, /tokenize, /detokenize, /health, /ready, /metrics, \
 and Ollama's under /api.")]
 pub struct Args {
     /// The models to load at the start; NAME= sets the name that clients use.
