@@ -100,6 +100,8 @@ enum Rest {
 }
 
 impl<'a> QueryEncoder<'a> {
+    /// The encoder of a query.
+    ///
     /// # Errors
     /// [`PairError::Tokenizer`].
     pub fn new(prompt: &PairPrompt, tokenizer: &'a Tokenizer, query: &str) -> Result<Self, PairError> {
@@ -111,8 +113,7 @@ impl<'a> QueryEncoder<'a> {
             }
             PairPrompt::Template { head, tail } => {
                 let [head, tail] = [head, tail].map(|text| GuardedText::of_template(text, query));
-                let tokens = [head.tokens(tokenizer)?, tail.tokens(tokenizer)?];
-                let [head_tokens, tail_tokens] = tokens;
+                let (head_tokens, tail_tokens) = (head.tokens(tokenizer)?, tail.tokens(tokenizer)?);
                 let rest = Rest::Template { head, tail };
                 QueryEncoder { tokenizer, head: head_tokens, tail: tail_tokens, rest }
             }
@@ -141,10 +142,10 @@ impl<'a> QueryEncoder<'a> {
             }
             Rest::Template { head, tail } => (self.of_template((head, tail), document, limits)?, None),
         };
-        match tokens.len() {
-            length if length > limits.tokens => Err(PairError::TooLong { tokens: length, limit: limits.tokens }),
-            _ => Ok(Pair { tokens, second_text }),
+        if tokens.len() > limits.tokens {
+            return Err(PairError::TooLong { tokens: tokens.len(), limit: limits.tokens });
         }
+        Ok(Pair { tokens, second_text })
     }
 
     /// The whole prompt is tokenised as one text, unless it has to be cut.

@@ -14,8 +14,8 @@ const CLASSIFIER: &str = "ForSequenceClassification";
 /// # Errors
 /// [`HuggingFaceError`] for a model that tells classes apart.
 pub(super) fn describe(config: &mut Config) -> Result<(), HuggingFaceError> {
-    let architectures = config.list("architectures")?.into_iter().flatten().filter_map(Json::as_str);
-    let Some(architecture) = architectures.filter(|name| name.ends_with(CLASSIFIER)).map(str::to_owned).next() else {
+    let mut architectures = config.list("architectures")?.into_iter().flatten().filter_map(Json::as_str);
+    let Some(architecture) = architectures.find(|name| name.ends_with(CLASSIFIER)).map(str::to_owned) else {
         return Ok(());
     };
     // A config that says nothing has two classes.
