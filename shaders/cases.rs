@@ -75,6 +75,8 @@ pub struct CaseBatch {
     pub state_to: Vec<u32>,
     /// `[sequences]`, or empty
     pub canvases: Vec<bool>,
+    /// `[sequences]`, or empty
+    pub second_texts: Vec<u32>,
     /// `[selected]`, or empty
     pub denoised: Vec<DenoiseParams>,
     /// `[sequences]`, or empty
@@ -210,6 +212,7 @@ impl CaseBatch {
             state_from: &self.state_from,
             state_to: &self.state_to,
             canvases: &self.canvases,
+            second_texts: &self.second_texts,
             denoised: &self.denoised,
             ..Batch::default()
         }

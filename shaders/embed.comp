@@ -11,8 +11,8 @@ layout(push_constant, scalar) uniform Push {
     Step step;
     uint columns;
     float scale;
-    uint kind;             // the index of a row's entry: 0, 3 its token, 1 its position, 2 always 0
-    uint entries;          // with kind 3, tokens from this one on have entry 0
+    uint kind;             // the index of a row's entry: 0, 3 its token, 1 its position, 2 whether it is of a second text
+    uint entries;          // with kinds 2 and 3, indices from this one on have entry 0
 };
 
 void main() {
@@ -20,8 +20,9 @@ void main() {
     uint runs = (columns + 31) / 32;
     uint run_index = gl_GlobalInvocationID.x;
     if (row >= step.rows || run_index >= runs) return;
-    uint entry = kind == 0 || kind == 3 ? step.tokens.at[row] : kind == 1 ? step.positions.at[row] : 0;
-    if (kind == 3 && entry >= entries) entry = 0;
+    uint entry = kind == 0 || kind == 3 ? step.tokens.at[row] : step.positions.at[row];
+    if (kind == 2) entry = entry >= step.second_texts.at[step.sequences.at[row]] ? 1 : 0;
+    if (kind >= 2 && entry >= entries) entry = 0;
     Run run = load_run(table, uint64_t(entry) * runs + run_index);
     [[unroll]] for (uint q = 0; q < QUADS; q++) {
         vec4 value = values(run, q) * scale;

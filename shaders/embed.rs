@@ -1,4 +1,4 @@
-//! Embed: looks up rows of an embedding table: by token, by position, or always the first.
+//! Embed: looks up rows of an embedding table: by token, by position, or by which of two texts a row belongs to.
 
 use crate::cases::{Case, CaseBatch, CaseStep, Expected};
 use crate::cost::{Cost, CostArgs};
@@ -12,7 +12,7 @@ use crate::weight::Weight;
 /// `y[r] = table[index of r] * scale`; only the rows that are looked up are decoded.
 ///
 /// - table: [vocabulary, hidden] in any format; it may also be the weight of the output head
-/// - y: [rows, hidden] f32; there is no input, as the tokens and positions are those of the batch
+/// - y: [rows, hidden] f32; there is no input, as tokens, positions and texts are those of the batch
 /// - `scale` is 1 for most models; Gemma uses the square root of `hidden`
 #[derive(Debug)]
 pub struct Embed {
@@ -30,8 +30,8 @@ enum Index {
     KnownToken,
     /// That of its position.
     Position,
-    /// The first.
-    First,
+    /// The second for rows of the [second of two texts](Batch::second_texts) if the table has it, else the first.
+    Text,
 }
 
 impl Embed {
@@ -53,10 +53,11 @@ impl Embed {
         Embed { table, scale: 1.0, index: Index::Position }
     }
 
-    /// The first row of the table, for every row of the step.
+    /// An embedding of which text a row belongs to: the first row of the table, or the second for the second of two texts. A table
+    /// of one row does not tell them apart.
     #[must_use]
-    pub fn of_first_row(table: Weight) -> Self {
-        Embed { table, scale: 1.0, index: Index::First }
+    pub fn of_texts(table: Weight) -> Self {
+        Embed { table, scale: 1.0, index: Index::Text }
     }
 }
 
@@ -67,7 +68,7 @@ impl Index {
             Index::Token => batch.tokens[row] as usize,
             Index::KnownToken => Some(batch.tokens[row] as usize).filter(|token| *token < rows).unwrap_or(0),
             Index::Position => batch.positions[row] as usize,
-            Index::First => 0,
+            Index::Text => usize::from(rows > 1 && batch.is_of_second_text(row)),
         }
     }
 
@@ -76,7 +77,7 @@ impl Index {
         match self {
             Index::Token => 0,
             Index::Position => 1,
-            Index::First => 2,
+            Index::Text => 2,
             Index::KnownToken => 3,
         }
     }
@@ -158,28 +159,28 @@ pub fn cases() -> Vec<Case> {
     let whole = Format::ALL.iter().map(|format| case(*format, 512));
     let any_width = || Format::ALL.iter().filter(|format| format.block_len() == 1);
     let widths = any_width().flat_map(|format| [33, 46, 2].map(|columns| case(*format, columns)));
-    whole.chain(widths).chain([Index::Position, Index::First, Index::KnownToken].map(indexed_case)).collect()
+    let indexed = [Index::Position, Index::Text, Index::KnownToken].map(|index| indexed_case(index, 9));
+    whole.chain(widths).chain(indexed).chain([indexed_case(Index::Text, 1)]).collect()
 }
 
-/// Rows of two sequences, which get the rows of their positions, of their tokens, or the first.
-fn indexed_case(index: Index) -> Case {
+/// Rows of two sequences, which get the rows of their positions, of their texts, or of their tokens in a table of `entries` rows.
+fn indexed_case(index: Index, entries: usize) -> Case {
     const COLUMNS: usize = 48;
-    let op = Embed { index, ..Embed::new(random::weight("table", Format::F32, 9, COLUMNS, 5), 1.0) };
+    let op = Embed { index, ..Embed::new(random::weight("table", Format::F32, entries, COLUMNS, 5), 1.0) };
     let table = op.table.to_f32();
     let positions: Vec<u32> = vec![0, 1, 2, 7, 8];
-    // The table has 9 rows.
     let tokens: Vec<u32> = vec![3, 8, 9, 0, 500];
-    let row = |(position, token): (&u32, &u32)| match index {
-        Index::Position => *position as usize,
-        Index::KnownToken if *token < 9 => *token as usize,
-        Index::Token | Index::KnownToken | Index::First => 0,
+    let rows: [usize; 5] = match index {
+        Index::Position => [0, 1, 2, 7, 8],
+        Index::Text if entries > 1 => [0, 0, 1, 0, 1],
+        Index::KnownToken => [3, 8, 0, 0, 0],
+        Index::Token | Index::Text => [0; 5],
     };
-    let rows = positions.iter().zip(&tokens).map(row);
-    let values: Vec<f32> = rows.flat_map(|row| table[row * COLUMNS..(row + 1) * COLUMNS].to_vec()).collect();
+    let values: Vec<f32> = rows.iter().flat_map(|row| table[row * COLUMNS..(row + 1) * COLUMNS].to_vec()).collect();
     let step = CaseStep::of_rows(5, vec![], vec![Expected::exactly(&values)]);
     let batch = CaseBatch { positions, sequences: vec![0, 0, 0, 1, 1], tokens, ..step.batch };
-    let batch = CaseBatch { block_tables: vec![Vec::new(); 2], ..batch };
-    Case::new(format!("{index:?}"), op, vec![CaseStep { batch, ..step }])
+    let batch = CaseBatch { block_tables: vec![Vec::new(); 2], second_texts: vec![2, 8], ..batch };
+    Case::new(format!("{index:?} of {entries}"), op, vec![CaseStep { batch, ..step }])
 }
 
 #[cfg(test)]

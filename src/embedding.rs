@@ -1,4 +1,4 @@
-//! Embeddings: one vector for a text, made from the hidden values of its tokens.
+//! Embeddings: one vector for a text, made from the hidden values of its tokens. That of a reranker is how well two texts match.
 
 use std::fmt;
 
@@ -49,6 +49,42 @@ pub struct EmbeddingSpec {
     pub width: usize,
     /// Whether the model makes nothing else: it generates no text.
     pub is_only: bool,
+    /// What the values are, if they rate how relevant a document is to a query. Then each text is a pair of both.
+    pub relevance: Option<Relevance>,
+}
+
+/// The values with which a model rates how relevant a document is to a query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Relevance {
+    /// One logit.
+    Logit,
+    /// The logits of the answers yes and no.
+    YesOrNo,
+}
+
+impl Relevance {
+    /// The logit of relevance: its sigmoid is the score. Of two answers, that is the probability of yes among both. `values` has
+    /// at least one value, and with [`Relevance::YesOrNo`] two.
+    #[must_use]
+    pub fn logit(self, values: &[f32]) -> f32 {
+        match self {
+            Relevance::Logit => values[0],
+            Relevance::YesOrNo => values[0] - values[1],
+        }
+    }
+}
+
+/// The score of a logit, between 0 and 1.
+#[must_use]
+pub fn sigmoid(logit: f32) -> f32 {
+    (1.0 / (1.0 + (-f64::from(logit)).exp())) as f32
+}
+
+/// The cosine of the angle between two vectors of the same length; 0 if one of them is zero.
+#[must_use]
+pub fn cosine(left: &[f32], right: &[f32]) -> f32 {
+    let (left, right) = (normalized(left, None), normalized(right, None));
+    left.iter().zip(&right).map(|(left, right)| f64::from(*left) * f64::from(*right)).sum::<f64>() as f32
 }
 
 /// Collects the hidden values of a text, in the order of its tokens.
@@ -156,5 +192,16 @@ mod tests {
     #[test]
     fn a_vector_of_zeros_has_no_direction() {
         assert_eq!(normalized(&[0.0, 0.0], None), [0.0, 0.0]);
+        assert_eq!(cosine(&[0.0, 0.0], &[1.0, 2.0]), 0.0);
+        assert!((cosine(&[3.0, 4.0], &[4.0, 3.0]) - 0.96).abs() < 1e-6);
+    }
+
+    #[test]
+    fn the_score_of_two_answers_is_the_probability_of_yes() {
+        let logit = Relevance::YesOrNo.logit(&[2.0, -1.0]);
+        let probability = 2.0f32.exp() / (2.0f32.exp() + (-1.0f32).exp());
+        assert!((sigmoid(logit) - probability).abs() < 1e-6);
+        assert_eq!(sigmoid(Relevance::Logit.logit(&[0.0])), 0.5);
+        assert_eq!([sigmoid(f32::MIN), sigmoid(f32::MAX)], [0.0, 1.0]);
     }
 }

@@ -106,6 +106,9 @@ pub struct SequenceRows {
     /// [rows, width of [`HiddenLimits`]]: the hidden values that an engine with [`HiddenLimits::reads`] computes with; else empty.
     /// For a canvas [rows, width of [`CanvasLimits`]], or empty for zeros.
     pub hidden: Vec<f32>,
+    /// The position of the first token of the second text, if the sequence is two texts. Only models with an embedding of which text
+    /// a token belongs to tell them apart.
+    pub second_text: Option<u32>,
     /// Set if the rows are a canvas.
     pub canvas: Option<Canvas>,
 }

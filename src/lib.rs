@@ -12,7 +12,8 @@
 //! - [`placement`]: which device computes which layers
 //! - [`backend`]: runs graphs on the CPU or a Vulkan device
 //! - [`engine`]: the interface for actors: steps in, logits or sampled tokens out
-//! - [`embedding`]: hidden values to one vector for a text
+//! - [`embedding`]: hidden values to one vector for a text, or to how relevant a document is; [`rerank`]: a query and a document
+//!   as tokens
 //! - [`experts`]: experts that the CPU computes for a device
 //! - [`profile`]: the time of each op of a step
 //! - [`roofline`]: the machine's peak throughput
@@ -58,6 +59,7 @@ pub mod placement;
 pub mod profile;
 pub mod quantization_recipe;
 pub mod quantize;
+pub mod rerank;
 pub mod roofline;
 pub mod sample;
 pub mod synthetic;

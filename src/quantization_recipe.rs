@@ -57,7 +57,7 @@ impl Role {
 }
 
 /// Parts of the names of matrices that keep their format: small, or sensitive to rounding.
-const KEPT: [&str; 9] = [
+const KEPT: [&str; 10] = [
     "_norm.weight",
     "ffn_gate_inp",
     "ssm_conv1d",
@@ -68,6 +68,8 @@ const KEPT: [&str; 9] = [
     // The coefficients of residual streams, and a residual of low rank.
     "altup",
     "laurel",
+    // The head of a reranker.
+    "cls.",
 ];
 
 /// Whether a matrix keeps its format.

@@ -3,7 +3,7 @@
 //! A connection is accepted within limits of number and time ([`connections`]). A request passes through, in this order: a
 //! request id, metrics and a log line ([`telemetry`]), its origin and host name ([`guard`]), its key ([`auth`]), its body as
 //! JSON ([`extract`]), its fields ([`fields`]), and the protocol that its route belongs to ([`openai`], [`anthropic`],
-//! [`ollama`], [`llama_cpp`]), which answers whole or as a stream ([`sse`]), with what else the client wants to know ([`reports`]). The routes
+//! [`ollama`], [`llama_cpp`], [`ranking`]), which answers whole or as a stream ([`sse`]), with what else the client wants to know ([`reports`]). The routes
 //! that belong to no protocol are in [`models`], [`kv_blocks`], [`page`], [`probes`] and [`tokenize`]; [`routes`] lists them all.
 //!
 //! Between requests nothing is kept but the responses of the Responses API, in a store of limited size. When a connection closes, its handler or response body is dropped, which drops its
@@ -33,6 +33,7 @@ mod openmetrics;
 mod options;
 mod page;
 mod probes;
+mod ranking;
 mod reports;
 mod request_memory;
 mod routes;

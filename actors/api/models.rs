@@ -134,7 +134,8 @@ fn describe_openai(server: &Server, info: &ModelInfo, id: &str) -> Value {
     });
     if let Some(model) = &info.model {
         if model.card.embedding.is_only {
-            described["architecture"]["output_modalities"] = json!(["embedding"]);
+            let makes = if model.card.embedding.relevance.is_some() { "rerank" } else { "embedding" };
+            described["architecture"]["output_modalities"] = json!([makes]);
         }
         described["max_model_len"] = json!(model.limits.context_tokens);
         described["meta"] = json!({

@@ -25,6 +25,7 @@ use super::ollama;
 use super::openai::responses::{self, stored};
 use super::openai::{chat, completions, embeddings};
 use super::options::LiveOptions;
+use super::ranking;
 use super::server::{Server, SharedServer};
 use super::{anthropic, models, openapi, page, probes, telemetry, tokenize};
 use crate::models::Models;
@@ -115,6 +116,7 @@ fn keyed_routes() -> Router<SharedServer> {
         .merge(anthropic::routes())
         .merge(ollama::routes())
         .merge(llama_cpp::routes())
+        .merge(ranking::routes())
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
 }

@@ -49,11 +49,14 @@ enum UseOfModel {
     Text,
     /// It makes embeddings only.
     Embeddings,
+    /// It orders documents.
+    Reranking,
 }
 
 impl UseOfModel {
     fn of(model: &ServedModel) -> Self {
         match model.chat_template {
+            _ if model.card.embedding.relevance.is_some() => UseOfModel::Reranking,
             _ if model.card.embedding.is_only => UseOfModel::Embeddings,
             Some(_) => UseOfModel::Chat,
             None => UseOfModel::Text,
@@ -90,6 +93,9 @@ impl FirstRequest<'_> {
             UseOfModel::Chat => ("chat/completions", json!({ "messages": [{ "role": "user", "content": "Hello!" }] })),
             UseOfModel::Text => ("completions", json!({ "prompt": "Once upon a time", "max_tokens": 32 })),
             UseOfModel::Embeddings => ("embeddings", json!({ "input": ["Once upon a time"] })),
+            UseOfModel::Reranking => {
+                ("rerank", json!({ "query": "What is a fox?", "documents": ["An animal.", "A colour."] }))
+            }
         };
         if let Some(model) = self.model {
             body["model"] = Value::from(model);
@@ -131,6 +137,12 @@ mod tests {
     fn an_embedding_model_gets_a_text() {
         let request = FirstRequest { use_of_model: UseOfModel::Embeddings, ..request("127.0.0.1:8080") };
         assert!(request.text().contains("/v1/embeddings") && request.text().contains("\"input\""));
+    }
+
+    #[test]
+    fn a_reranker_gets_a_query() {
+        let request = FirstRequest { use_of_model: UseOfModel::Reranking, ..request("127.0.0.1:8080") };
+        assert!(request.text().contains("/v1/rerank") && request.text().contains("\"query\""));
     }
 
     #[test]

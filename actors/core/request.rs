@@ -57,6 +57,8 @@ pub struct GenerationRequest {
     pub kv_transfer: KvTransfer,
     /// The request is for the embedding of the prompt, made in this way. It generates no tokens: `stop.max_tokens` is 0.
     pub embedding: Option<Pooling>,
+    /// The index of the first token of the second of two texts, if the prompt is two texts and the model is told.
+    pub second_text: Option<usize>,
 }
 
 impl GenerationRequest {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cuelight_engine::embedding::{EmbeddingSpec, Pooling};
+use cuelight_engine::embedding::{EmbeddingSpec, Pooling, Relevance};
 use cuelight_engine::engine::{
     AdapterLimits, BLOCK_TOKENS, BlockId, BlockLayout, Canvas, CanvasLimits, DenoisedRow, Engine, EngineError,
     EngineLimits, ExpertJob, ExpertResult, HiddenLimits, LogitsWanted, Progress, SampledToken, SequenceRows, Step,
@@ -137,6 +137,8 @@ pub struct SimulatedModel {
     pub faults: Option<FaultInjector>,
     /// How it denoises blocks of tokens, if it generates these.
     pub denoising: Option<DenoisingRule>,
+    /// What its hidden values are, if it is a reranker.
+    pub relevance: Option<Relevance>,
     /// The model that drafts tokens for it.
     pub draft: Option<Arc<SimulatedModel>>,
     /// Counters, shared by all clones.
@@ -218,6 +220,7 @@ impl SimulatedModel {
             weights_bytes: 0,
             faults: None,
             denoising: None,
+            relevance: None,
             draft: None,
             counters: Arc::default(),
         }
@@ -306,6 +309,7 @@ impl ModelSource for SimulatedModel {
             layers: Vec::new(),
             prediction: None,
             embedding: self.embedding(),
+            rerank_template: None,
             denoising: self.denoising,
             sampling: RecommendedSampling { stated: self.sampling, warnings: Vec::new() },
             stop: Vec::new(),
@@ -344,7 +348,7 @@ impl SimulatedModel {
     fn embedding(&self) -> EmbeddingSpec {
         let HiddenLimits { width, whole_sequences, .. } = self.limits.hidden;
         let pooling = if whole_sequences { Pooling::Mean } else { Pooling::Last };
-        EmbeddingSpec { pooling, width, is_only: self.limits.max_logits_rows == 0 }
+        EmbeddingSpec { pooling, width, is_only: self.limits.max_logits_rows == 0, relevance: self.relevance }
     }
 }
 
@@ -555,7 +559,7 @@ impl SimulatedEngine {
             }
             self.kv[slot(position)] = Slot { hash, token };
             if returned.contains(&row) {
-                hidden.extend(hidden_of(hash));
+                hidden.extend(hidden_of(hash).take(self.model.limits.hidden.width));
             }
             if row + wanted >= sequence.tokens.len() {
                 let repeats = self.model.repeats && !hash.is_multiple_of(8);

@@ -45,6 +45,9 @@ pub struct Entry {
     /// How its embedding was made, if it was for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedding: Option<Pooling>,
+    /// Where the second of two texts began, if its prompt was two texts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub second_text: Option<usize>,
     /// Whether it had a low-rank adapter, which is not recorded.
     pub has_adapter: bool,
     /// A fingerprint of the prompt up to the end of each whole block of [`BLOCK_TOKENS`] tokens.
@@ -111,6 +114,7 @@ impl Entry {
             ignore_eos: request.stop.ignore_eos,
             sampling: SamplingParams { logit_bias: Vec::new(), repeats: None, ..request.sampling.clone() },
             embedding: request.embedding,
+            second_text: request.second_text,
             has_adapter: request.adapter.is_some(),
             blocks: fingerprints(&request.prompt, secret),
             content: None,
@@ -144,6 +148,7 @@ impl Entry {
             constraint: content.grammar.as_ref().map(compile).transpose()?,
             reasoning: content.reasoning.clone(),
             embedding: self.embedding,
+            second_text: self.second_text,
             ..GenerationRequest::default()
         })
     }
@@ -161,6 +166,7 @@ impl Entry {
             stop: StopConditions { max_tokens: self.completion_tokens, ignore_eos: true, ..StopConditions::default() },
             speculation: SpeculationOptions { is_off: true, ..SpeculationOptions::default() },
             embedding: self.embedding,
+            second_text: self.second_text,
             ..GenerationRequest::default()
         }
     }
@@ -225,6 +231,7 @@ mod tests {
                 ignore_eos: false,
                 sampling: SamplingParams::default(),
                 embedding: None,
+                second_text: None,
                 has_adapter: false,
                 blocks: fingerprints(prompt, 3),
                 content: None,

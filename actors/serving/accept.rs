@@ -101,7 +101,10 @@ fn check_generates(name: &str, model: &ServedModel) -> Result<(), ApiError> {
     if !model.card.embedding.is_only {
         return Ok(());
     }
-    let message = format!("the model `{name}` makes embeddings and generates no text; use /v1/embeddings");
+    let message = match model.card.embedding.relevance {
+        Some(_) => format!("the model `{name}` is a reranker and generates no text; use /v1/rerank"),
+        None => format!("the model `{name}` makes embeddings and generates no text; use /v1/embeddings"),
+    };
     Err(ApiError::Unsupported { param: "model".to_owned(), message })
 }
 

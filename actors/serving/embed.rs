@@ -1,15 +1,11 @@
-//! Embeddings: from the texts that a client sends to one vector for each.
-//!
-//! Each text is a sequence of its own, so texts share steps with one another and with everything else that runs. At most a window
-//! of them is submitted at a time, so that a request with many texts takes a bounded number of admission slots.
+//! Embeddings: from the texts that a client sends to one vector for each. Each text is a sequence of its own.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cuelight_engine::embedding::normalized;
 use cuelight_engine::engine::TokenId;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::accept::ServingLimits;
 use super::blocking::off_worker;
@@ -17,9 +13,10 @@ use super::error::ApiError;
 use super::prompt::PromptField;
 use super::served::Served;
 use super::tenancy::Tenancy;
-use crate::core::request::{Event, FinishReason, GenerationError, GenerationRequest, SubmitError};
+use super::vectors::{Requester, TextTokens, VectorRun};
+use crate::core::request::SubmitError;
 use crate::models::Models;
-use crate::pipeline::runtime::{Generation, Permit, ServedModel};
+use crate::pipeline::runtime::ServedModel;
 
 /// What a client asks for.
 pub(crate) struct EmbeddingRequest {
@@ -71,34 +68,20 @@ pub(crate) async fn embed(
     let served = Served::lease(models, model.as_deref()).await?;
     let model = served.model()?;
     check(&served.id, &model, &options)?;
-    // As many as fill a step, and as many that wait for the next.
-    let window = inputs.len().min(2 * model.limits.max_sequences);
-    let permit = served.runtime.try_permit_for(tenancy.client.clone(), window)?;
-    let texts = tokens_of(inputs, &model, options.truncates).await?;
-    let texts = served.counted(texts)?;
+    let requester = Requester { tenancy, priority: options.priority, limits, started };
+    let run = VectorRun::begin(served, model, requester, inputs.len())?;
+    let most_tokens = run.model.limits.context_tokens;
+    let texts = tokens_of(inputs, &run.model, options.truncates.then_some(most_tokens)).await?;
+    let texts = run.served.counted(texts)?;
     drop(memory);
     let load_time = started.elapsed();
-    let prompt_tokens = texts.iter().map(Vec::len).sum();
-    let of_text = |tokens: Vec<TokenId>| GenerationRequest {
-        prompt: tokens,
-        priority: options.priority.max(limits.highest_priority),
-        client: tenancy.client.clone(),
-        adapter: served.adapter.clone(),
-        embedding: Some(model.card.embedding.pooling),
-        ..GenerationRequest::default()
-    };
-    let requests = texts.into_iter().map(of_text);
-    let vectors = compute(&served, &permit, requests, window);
-    let vectors = match limits.request_timeout {
-        Some(limit) => timeout_at(started + limit, vectors).await.map_err(|_| ApiError::Timeout(limit))??,
-        None => vectors.await?,
-    };
+    let prompt_tokens = texts.iter().map(|text| text.tokens.len()).sum();
     let finish = |vector: Vec<f32>| match options {
         EmbeddingOptions { keeps_length: true, dimensions, .. } => cut(vector, dimensions),
         EmbeddingOptions { dimensions, .. } => normalized(&vector, dimensions),
     };
-    let vectors = vectors.into_iter().map(finish).collect();
-    Ok(Embeddings { model_id: served.id, vectors, prompt_tokens, load_time })
+    let vectors = run.vectors(texts.into_iter()).await?.into_iter().map(finish).collect();
+    Ok(Embeddings { model_id: run.served.id, vectors, prompt_tokens, load_time })
 }
 
 fn cut(mut vector: Vec<f32>, dimensions: Option<usize>) -> Vec<f32> {
@@ -108,10 +91,13 @@ fn cut(mut vector: Vec<f32>, dimensions: Option<usize>) -> Vec<f32> {
 
 /// Checks that the model makes embeddings of this many values.
 fn check(name: &str, model: &ServedModel, options: &EmbeddingOptions) -> Result<(), ApiError> {
+    let unsupported = |message: String| Err(ApiError::Unsupported { param: "model".to_owned(), message });
+    if model.card.embedding.relevance.is_some() {
+        return unsupported(format!("the model `{name}` is a reranker and makes no embeddings; use /v1/rerank"));
+    }
     let width = model.limits.hidden.width;
     if width == 0 {
-        let message = format!("the model `{name}` makes no embeddings");
-        return Err(ApiError::Unsupported { param: "model".to_owned(), message });
+        return unsupported(format!("the model `{name}` makes no embeddings"));
     }
     match options.dimensions.filter(|dimensions| *dimensions > width) {
         None => Ok(()),
@@ -122,20 +108,20 @@ fn check(name: &str, model: &ServedModel, options: &EmbeddingOptions) -> Result<
     }
 }
 
-/// The tokens of each text.
-async fn tokens_of(
+/// The tokens of each text. Texts with more than `cut_at` tokens are cut; without it, those beyond the context are refused.
+pub(super) async fn tokens_of(
     inputs: Vec<PromptField>,
     model: &Arc<ServedModel>,
-    truncates: bool,
-) -> Result<Result<Vec<Vec<TokenId>>, SubmitError>, ApiError> {
+    cut_at: Option<usize>,
+) -> Result<Result<Vec<TextTokens>, SubmitError>, ApiError> {
     let model = model.clone();
     let bytes = inputs.iter().map(PromptField::bytes).sum();
     let read = move || {
         let mut texts = Vec::with_capacity(inputs.len());
         for input in &inputs {
             let tokens = input.tokens(&model, true, true)?.tokens;
-            match fitting(tokens, &model, truncates) {
-                Ok(tokens) => texts.push(tokens),
+            match fitting(tokens, &model, cut_at) {
+                Ok(tokens) => texts.push(TextTokens { tokens, second_text: None }),
                 Err(error) => return Ok(Err(error)),
             }
         }
@@ -144,60 +130,21 @@ async fn tokens_of(
     off_worker(bytes, read).await
 }
 
-/// The tokens of a text if they fit the context, or the first of them. The special token that ends each text stays at the end.
-fn fitting(mut tokens: Vec<TokenId>, model: &ServedModel, truncates: bool) -> Result<Vec<TokenId>, SubmitError> {
+/// The tokens of a text if they fit, or the first of them. The special token that ends each text stays at the end.
+fn fitting(mut tokens: Vec<TokenId>, model: &ServedModel, cut_at: Option<usize>) -> Result<Vec<TokenId>, SubmitError> {
     let context_tokens = model.limits.context_tokens;
+    let most = cut_at.unwrap_or(context_tokens).min(context_tokens);
     let prompt_tokens = tokens.len();
-    if prompt_tokens <= context_tokens {
+    if prompt_tokens <= most {
         return Ok(tokens);
     }
-    if !truncates {
+    if cut_at.is_none() {
         return Err(SubmitError::ContextLengthExceeded { prompt_tokens, context_tokens });
     }
     let end = tokens.last().copied().filter(|last| model.tokenizer.is_special(*last));
-    tokens.truncate(context_tokens);
+    tokens.truncate(most);
     if let (Some(end), Some(last)) = (end, tokens.last_mut()) {
         *last = end;
     }
     Ok(tokens)
-}
-
-/// The vector of each request, in their order. At most `window` of them are submitted at a time.
-async fn compute(
-    served: &Served,
-    permit: &Permit,
-    requests: impl Iterator<Item = GenerationRequest>,
-    window: usize,
-) -> Result<Vec<Vec<f32>>, ApiError> {
-    let mut vectors = Vec::new();
-    let mut running: VecDeque<Generation> = VecDeque::with_capacity(window);
-    for request in requests {
-        if running.len() == window
-            && let Some(first) = running.pop_front()
-        {
-            vectors.push(vector_of(first).await?);
-        }
-        running.push_back(served.runtime.submit(permit, request).await?);
-    }
-    for generation in running {
-        vectors.push(vector_of(generation).await?);
-    }
-    Ok(vectors)
-}
-
-/// Waits for the vector of a text.
-async fn vector_of(mut generation: Generation) -> Result<Vec<f32>, ApiError> {
-    loop {
-        match generation.next().await {
-            Some(Event::Embedded { vector, .. }) => return Ok(vector),
-            Some(Event::Failed(error)) => return Err(error.into()),
-            Some(Event::Finished { reason: FinishReason::Cancelled, .. }) => {
-                return Err(GenerationError::ShuttingDown.into());
-            }
-            Some(Event::Progress(_) | Event::Prompt { .. } | Event::Token { .. } | Event::Block { .. }) => {}
-            Some(Event::Finished { .. }) | None => {
-                return Err(GenerationError::Engine("it stopped without an embedding".to_owned()).into());
-            }
-        }
-    }
 }

@@ -6,7 +6,7 @@
 //!
 //! - [`request`], [`options`], [`tenancy`], [`prompt`], [`infill`], [`chat_prompt`], [`thinking`]: what a client asks for
 //! - [`accept`], [`constraint`], [`generations`], [`answers`]: the sequences and what they generate
-//! - [`embed`]: texts to vectors
+//! - [`embed`]: texts to vectors; [`score`]: texts to how relevant or similar they are; `vectors`: what both compute
 //! - [`error`], [`blocking`]: leaves
 
 pub(crate) mod accept;
@@ -22,6 +22,8 @@ pub(crate) mod infill;
 pub(crate) mod options;
 pub(crate) mod prompt;
 pub(crate) mod request;
+pub(crate) mod score;
 pub(crate) mod served;
 pub(crate) mod tenancy;
 pub(crate) mod thinking;
+mod vectors;

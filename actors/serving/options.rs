@@ -167,6 +167,7 @@ impl GenerationOptions {
             speculation: SpeculationOptions { is_off: self.speculation.is_off, prediction: Arc::default() },
             reports_progress: self.stream.is_some() && self.reports != ReportOptions::default(),
             embedding: None,
+            second_text: None,
             kv_transfer: self.kv_transfer.clone(),
         };
         Ok((0..self.best_of as u64).map(move |i| {

@@ -36,6 +36,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Ste
     Words hidden_selection;
     Words canvas_starts;   // of each sequence: the position of the first row of its canvas, or NO_CANVAS
     Words denoised;        // of each selected row: the parameters of its sampling, and the factor of its logits
+    Words second_texts;    // of each sequence: the position of the first row of its second text, or NO_SECOND_TEXT
     Words adapters;        // of each sequence: the slot of its adapter, or NO_ADAPTER, and the factor on its changes
 };
 

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use crate::lora::adapter::AdapterUse;
-use crate::op::{Batch, DenoiseParams};
+use crate::op::{Batch, DenoiseParams, NO_SECOND_TEXT};
 use crate::sample_token::{PARAMS_WORDS, inverse, words};
 
 /// Words of the counts in the header: rows, selected rows, runs of rows, hidden rows. Their number aligns the addresses.
@@ -16,7 +16,7 @@ const COUNTS: usize = 4;
 const HEADER_WORDS: usize = COUNTS + ARRAYS * 2;
 
 /// The number of arrays.
-const ARRAYS: usize = 13;
+const ARRAYS: usize = 14;
 
 /// The entry of a sequence that is no canvas.
 const NO_CANVAS: u32 = u32::MAX;
@@ -54,14 +54,14 @@ impl StepLayout {
     }
 
     /// Words of each array: tokens, positions, sequences, selection, table starts, tables, run starts, state slots,
-    /// hidden selection, starts of canvases, parameters of denoising, adapters.
+    /// hidden selection, starts of canvases, parameters of denoising, starts of second texts, adapters.
     fn lengths(&self) -> [usize; ARRAYS] {
         let (rows, sequences, entries) = (self.max_rows, self.max_sequences, self.max_table_entries);
         let (selected, hidden) = (self.max_selected, self.max_hidden);
         let (denoised, adapters) = (selected * DENOISE_WORDS, sequences * ADAPTER_WORDS);
         [
             rows, rows, rows, selected, sequences, entries, sequences, sequences, rows, hidden, sequences, denoised,
-            adapters,
+            sequences, adapters,
         ]
     }
 
@@ -114,7 +114,7 @@ impl StepLayout {
         let tables: Vec<u32> = batch.block_tables.concat();
         let Batch { tokens, positions, sequences, selected, hidden, state_from, state_to, .. } = *batch;
         let (canvases, denoised) = (canvas_starts(batch), denoise_words(batch.denoised));
-        let adapters = adapter_words(batch);
+        let (second_texts, adapters) = (second_text_starts(batch), adapter_words(batch));
         let arrays: [&[u32]; ARRAYS] = [
             tokens,
             positions,
@@ -128,6 +128,7 @@ impl StepLayout {
             hidden,
             &canvases,
             &denoised,
+            &second_texts,
             &adapters,
         ];
         let mut written = Vec::from([Range { start: 0, end: COUNTS }]);
@@ -149,6 +150,14 @@ fn canvas_starts(batch: &Batch<'_>) -> Vec<u32> {
         starts[batch.sequences[row] as usize] = batch.positions[row];
     }
     starts
+}
+
+/// The position of the first row of the second text of each sequence, or [`NO_SECOND_TEXT`].
+fn second_text_starts(batch: &Batch<'_>) -> Vec<u32> {
+    match batch.second_texts {
+        [] => vec![NO_SECOND_TEXT; batch.block_tables.len()],
+        starts => starts.to_vec(),
+    }
 }
 
 /// The slot and the factor of the adapter of each sequence.
@@ -194,6 +203,7 @@ mod tests {
             state_from: &[NO_SLOT, 4],
             state_to: &[NO_SLOT, 3, 4],
             canvases: &[false, true],
+            second_texts: &[1, NO_SECOND_TEXT],
             denoised: &[DenoiseParams { temperature: 0.5, sampling: RowSamplingParams::GREEDY }],
             adapters: &[None, Some(&used)],
             adapter_slots: &[0, 6],
@@ -217,8 +227,9 @@ mod tests {
         assert_eq!(array(9)[..1], [2]);
         assert_eq!(array(10)[..2], [NO_CANVAS, 5], "where the canvas starts");
         assert_eq!(array(11)[DENOISE_WORDS - 1], 2.0f32.to_bits());
-        assert_eq!(array(12)[..4], [NO_ADAPTER, 0, 6, 0.5f32.to_bits()]);
-        let counts = [4, 3 * 3, 2, 2, 3, 2, 2, 3, 1, 2, DENOISE_WORDS, 2 * ADAPTER_WORDS];
+        assert_eq!(array(12)[..2], [1, NO_SECOND_TEXT]);
+        assert_eq!(array(13)[..4], [NO_ADAPTER, 0, 6, 0.5f32.to_bits()]);
+        let counts = [4, 3 * 3, 2, 2, 3, 2, 2, 3, 1, 2, DENOISE_WORDS, 2, 2 * ADAPTER_WORDS];
         assert_eq!(written.iter().map(Range::len).sum::<usize>(), counts.into_iter().sum::<usize>());
     }
 }

@@ -32,9 +32,15 @@ pub struct Batch<'a> {
     /// For each sequence whether its rows are a canvas: they see each other, and of the positions before them what the first of
     /// them sees. Empty when no sequence has a canvas.
     pub canvases: &'a [bool],
+    /// The position of the first row of the second of two texts in each sequence, or [`NO_SECOND_TEXT`]. Empty when no sequence has
+    /// one.
+    pub second_texts: &'a [u32],
     /// How each of the `selected` rows is denoised. Empty for a model without canvases.
     pub denoised: &'a [DenoiseParams],
 }
+
+/// The entry of a sequence of one text.
+pub const NO_SECOND_TEXT: u32 = u32::MAX;
 
 /// How a row of a canvas is denoised.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -85,6 +91,12 @@ impl<'a> Batch<'a> {
     #[must_use]
     pub fn is_canvas(&self, row: usize) -> bool {
         !self.canvases.is_empty() && self.canvases[self.sequences[row] as usize]
+    }
+
+    /// Whether a row belongs to the second of two texts.
+    #[must_use]
+    pub fn is_of_second_text(&self, row: usize) -> bool {
+        !self.second_texts.is_empty() && self.positions[row] >= self.second_texts[self.sequences[row] as usize]
     }
 
     /// The first row of each run of rows of one sequence.

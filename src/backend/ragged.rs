@@ -5,7 +5,7 @@ use std::ops::Range;
 use cuelight_shaders::cost::{Cost, CostArgs};
 use cuelight_shaders::cpu::Kernel;
 use cuelight_shaders::kv::PositionBytes;
-use cuelight_shaders::op::{Batch, DenoiseParams};
+use cuelight_shaders::op::{Batch, DenoiseParams, NO_SECOND_TEXT};
 use cuelight_shaders::recurrent::NO_SLOT;
 
 use crate::engine::{
@@ -24,6 +24,7 @@ pub(super) struct RaggedRows {
     state_from: Vec<u32>,
     state_to: Vec<u32>,
     canvases: Vec<bool>,
+    second_texts: Vec<u32>,
     denoised: Vec<DenoiseParams>,
 }
 
@@ -41,6 +42,7 @@ impl RaggedRows {
             adapters,
             adapter_slots: &[],
             canvases: &self.canvases,
+            second_texts: &self.second_texts,
             denoised: &self.denoised,
         }
     }
@@ -63,6 +65,7 @@ impl RaggedRows {
         }
         self.fill_state(step);
         self.fill_canvases(step);
+        self.fill_second_texts(step);
     }
 
     fn fill_canvases(&mut self, step: &Step) {
@@ -79,6 +82,14 @@ impl RaggedRows {
                 sampling: RowSamplingParams { random: *random, ..*sampling },
             };
             self.denoised.extend(draws.iter().map(of_row));
+        }
+    }
+
+    fn fill_second_texts(&mut self, step: &Step) {
+        self.second_texts.clear();
+        if step.sequences.iter().any(|sequence| sequence.second_text.is_some()) {
+            let starts = step.sequences.iter().map(|sequence| sequence.second_text.unwrap_or(NO_SECOND_TEXT));
+            self.second_texts.extend(starts);
         }
     }
 

@@ -35,6 +35,8 @@ pub struct ModelCard {
     pub prediction: Option<LayerGroup>,
     /// Its embeddings.
     pub embedding: EmbeddingSpec,
+    /// The template of a query and a document, if a reranker has one.
+    pub rerank_template: Option<String>,
     /// How it denoises blocks of tokens, if it generates these.
     pub denoising: Option<DenoisingRule>,
     /// How to sample where a request says nothing, with the warnings about what the publisher recommends.
@@ -75,6 +77,7 @@ impl ModelCard {
             layers: groups(&model.hyperparameters.layers),
             prediction: prediction(checkpoint),
             embedding: model.embedding,
+            rerank_template: checkpoint.optional_str("tokenizer.chat_template.rerank")?.map(str::to_owned),
             denoising: model.hyperparameters.denoising,
             sampling: sampling(checkpoint, options),
             stop: recommended.stop.clone(),

@@ -175,7 +175,7 @@ fn limits(model: &ModelGraph, options: &LoadOptions) -> EngineLimits {
         Some(_) => whole_blocks(logits_rows_that_fit.min(max_batched_tokens / 2), block),
         None => logits_rows_that_fit.clamp(max_sequences, max_batched_tokens.max(max_sequences)),
     };
-    let EmbeddingSpec { pooling, width, is_only } = model.embedding;
+    let EmbeddingSpec { pooling, width, is_only, .. } = model.embedding;
     let all_rows = pooling == Pooling::Mean || options.returns_hidden;
     let max_rows = if all_rows { max_batched_tokens } else { max_sequences };
     let reads = options.section == Section::Prediction;

@@ -25,12 +25,21 @@ use super::arch::{EmbeddingScale, Family, FeedForward, LogitScale, NormKind};
 use super::error::ModelError;
 use super::layer::{LayerSpec, StreamSizes};
 use crate::checkpoint::Checkpoint;
-use crate::embedding::Pooling;
+use crate::embedding::{Pooling, Relevance};
 use crate::sample::DenoisingRule;
 use keys::Keys;
 
 /// The tensor of learnt embeddings of positions, one row for each.
 pub(super) const POSITIONS: &str = "position_embd.weight";
+
+/// The tensor that gives the logits of a reranker.
+pub(super) const CLASSIFIER: &str = "cls.output.weight";
+
+/// The key of how embeddings are pooled.
+const POOLING: &str = "pooling_type";
+
+/// Its value for rerankers.
+const RANK: u32 = 4;
 
 /// Most residual streams. A larger number means a damaged file.
 const MOST_STREAMS: usize = 64;
@@ -74,6 +83,8 @@ pub struct HyperParameters {
     pub logit_softcap: Option<f32>,
     /// How embeddings are pooled, if the file says so: then it is made for embeddings only.
     pub pooling: Option<Pooling>,
+    /// How the model rates relevance, if it is a reranker.
+    pub classifier: Option<Relevance>,
     /// How blocks of tokens are denoised, for models that generate these.
     pub denoising: Option<DenoisingRule>,
 }
@@ -108,6 +119,7 @@ impl HyperParameters {
             attention_softcap: keys.optional_positive("attn_logit_softcapping")?,
             logit_softcap: keys.optional_positive("final_logit_softcapping")?,
             pooling: keys.pooling()?,
+            classifier: keys.classifier()?,
             denoising: keys.denoising(family.generation)?,
             architecture: keys.architecture,
             context_train,
@@ -124,13 +136,35 @@ fn vocab_size(checkpoint: &dyn Checkpoint) -> Result<usize, ModelError> {
 
 impl Keys<'_> {
     fn pooling(&self) -> Result<Option<Pooling>, ModelError> {
-        const KEY: &str = "pooling_type";
-        match self.checkpoint.optional_u32(&self.name(KEY))? {
-            None | Some(0) => Ok(None),
+        match self.checkpoint.optional_u32(&self.name(POOLING))? {
+            None | Some(0 | RANK) => Ok(None),
             Some(1) => Ok(Some(Pooling::Mean)),
             Some(2) => Ok(Some(Pooling::First)),
             Some(3) => Ok(Some(Pooling::Last)),
-            Some(other) => Err(self.invalid(KEY, other, "1 (mean), 2 (first token) or 3 (last token)")),
+            Some(other) => Err(self.invalid(POOLING, other, "1 (mean), 2 (first token), 3 (last token) or 4 (rank)")),
+        }
+    }
+
+    /// Files of rerankers do not always say that they are some, but have the tensor.
+    fn classifier(&self) -> Result<Option<Relevance>, ModelError> {
+        const LABELS: &str = "classifier.output_labels";
+        const INNER_POOLING: &str = "classifier.pooling_type";
+        let has_head = self.checkpoint.tensor(CLASSIFIER).is_some();
+        match self.checkpoint.optional_u32(&self.name(POOLING))? {
+            Some(RANK) => {}
+            None | Some(0) if has_head => {}
+            _ => return Ok(None),
+        }
+        if self.checkpoint.optional_u32(&self.name(INNER_POOLING))? == Some(1) {
+            return Err(self.invalid(INNER_POOLING, 1, "2 (first token) or 3 (last token)"));
+        }
+        let name = self.name(LABELS);
+        let has_labels = self.checkpoint.value(&name).is_some();
+        let labels = if has_labels { self.checkpoint.strings(&name)?.collect() } else { Vec::new() };
+        match (self.checkpoint.weight(CLASSIFIER)?.rows, &labels[..]) {
+            (1, _) => Ok(Some(Relevance::Logit)),
+            (2, ["yes", "no"]) => Ok(Some(Relevance::YesOrNo)),
+            (found, _) => Err(self.invalid(LABELS, format!("{found} labels"), "one label, or yes and no")),
         }
     }
 

@@ -14,13 +14,15 @@
 //! - `prediction`: the input of a layer that predicts one more token
 //! - `per_layer`: inputs of single layers, where a model has them
 //! - [`norm_readers`]: the norms whose output only matrices read
-//! - [`output`]: what follows the last layer; `vocabulary`: adapters of the token embedding and the output head
+//! - [`output`]: what follows the last layer; `classifier`: the head of a reranker
+//! - `vocabulary`: adapters of the token embedding and the output head
 //! - [`ModelGraph::build`]: embedding, layers, output
 
 pub mod alibi;
 pub mod arch;
 pub mod builder;
 mod canvas;
+mod classifier;
 pub mod describe;
 pub mod error;
 pub mod ffn;
@@ -141,7 +143,7 @@ fn build_ops(builder: &mut Builder<'_>, section: Section) -> Result<EmbeddingSpe
     let embedded = Embed::new(table.clone(), h.embedding_scale * table_factor);
     let x = builder.graph.push_one(embedded, &[])?;
     let x = vocabulary::adapt_embedding(builder, x)?;
-    let mut x = add_positions_and_type(builder, x)?;
+    let mut x = add_positions_and_text(builder, x)?;
     match builder.family.embedding_norm {
         EmbeddingNorm::Never => {}
         EmbeddingNorm::Unweighted => x = builder.norm_by(vec![1.0; h.hidden_size].into(), x)?,
@@ -162,8 +164,8 @@ fn build_ops(builder: &mut Builder<'_>, section: Section) -> Result<EmbeddingSpe
     output::build(builder, (table, table_factor), x)
 }
 
-/// Adds the embeddings of positions and of the first token type, where the file has them.
-fn add_positions_and_type(builder: &mut Builder<'_>, mut x: ValueId) -> Result<ValueId, BuildError> {
+/// Adds the embeddings of positions and of the text that a row belongs to, where the file has them.
+fn add_positions_and_text(builder: &mut Builder<'_>, mut x: ValueId) -> Result<ValueId, BuildError> {
     let h = builder.h;
     if let Some(table) = builder.weights.optional_matrix(POSITIONS, h.context_train, h.hidden_size)? {
         let position = builder.graph.push_one(Embed::of_positions(table), &[])?;
@@ -171,8 +173,8 @@ fn add_positions_and_type(builder: &mut Builder<'_>, mut x: ValueId) -> Result<V
     }
     if let Some(types) = builder.weights.rows("token_types.weight") {
         let table = builder.weights.matrix("token_types.weight", types, h.hidden_size)?;
-        let of_type = builder.graph.push_one(Embed::of_first_row(table), &[])?;
-        x = builder.graph.push_one(Add, &[x, of_type])?;
+        let of_text = builder.graph.push_one(Embed::of_texts(table), &[])?;
+        x = builder.graph.push_one(Add, &[x, of_text])?;
     }
     Ok(x)
 }

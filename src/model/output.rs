@@ -7,7 +7,7 @@ use cuelight_shaders::weight::Weight;
 
 use super::arch::{EmbeddingNorm, Output};
 use super::builder::{BuildError, Builder};
-use super::{canvas, vocabulary};
+use super::{canvas, classifier, vocabulary};
 use crate::embedding::{EmbeddingSpec, Pooling};
 use crate::graph::ValueId;
 
@@ -24,7 +24,11 @@ pub(super) fn build(
     if builder.h.denoising.is_some() {
         let logits = head(builder, token_embedding.clone(), x)?;
         canvas::denoise(builder, token_embedding, logits)?;
-        return Ok(EmbeddingSpec { pooling: Pooling::Last, width: 0, is_only: false });
+        return Ok(EmbeddingSpec { pooling: Pooling::Last, width: 0, is_only: false, relevance: None });
+    }
+    if builder.h.classifier.is_some() {
+        let hidden = selected_hidden(builder, x)?;
+        return classifier::build(builder, hidden);
     }
     let is_only = builder.h.pooling.is_some() || builder.family.output.is_embedding_only();
     let hidden = hidden_rows(builder, x)?;
@@ -34,14 +38,13 @@ pub(super) fn build(
     // Without a pooling in the file, encoders give the mean. Of a decoder, the last token alone has seen the whole text.
     let usual = if builder.family.output.is_embedding_only() { Pooling::Mean } else { Pooling::Last };
     let pooling = builder.h.pooling.unwrap_or(usual);
-    Ok(EmbeddingSpec { pooling, width: builder.graph.width(hidden), is_only })
+    Ok(EmbeddingSpec { pooling, width: builder.graph.width(hidden), is_only, relevance: None })
 }
 
 /// The hidden values that leave the engine. Files of embedding models may have projections after the last norm. They are linear,
 /// so that of the mean is the mean of theirs.
 fn hidden_rows(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, BuildError> {
-    let rows = builder.graph.push_one(SelectRows::hidden(), &[x])?;
-    let mut hidden = last_norm(builder, rows)?;
+    let mut hidden = selected_hidden(builder, x)?;
     for name in ["dense_2.weight", "dense_3.weight"] {
         if let Some(outputs) = builder.weights.rows(name) {
             let matrix = builder.weights.matrix(name, outputs, builder.graph.width(hidden))?;
@@ -50,6 +53,12 @@ fn hidden_rows(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, BuildEr
     }
     builder.graph.return_hidden(hidden);
     Ok(hidden)
+}
+
+/// The hidden values after the last norm of the rows that need them.
+fn selected_hidden(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, BuildError> {
+    let rows = builder.graph.push_one(SelectRows::hidden(), &[x])?;
+    last_norm(builder, rows)
 }
 
 fn last_norm(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, BuildError> {

@@ -62,13 +62,13 @@ class Model:
     published: Callable[[torch.nn.Module], tuple[dict, dict]] | None = None
 
 
-def word_piece() -> Tokenizer:
+def word_piece(size: int = vocabulary.SIZE) -> Tokenizer:
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(vocab_size=vocabulary.SIZE, special_tokens=special, show_progress=False)
+    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=special, show_progress=False)
     tokenizer.train_from_iterator([vocabulary.SAMPLE], trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[(token, special.index(token)) for token in ("[CLS]", "[SEP]")]

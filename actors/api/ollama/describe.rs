@@ -29,10 +29,11 @@ pub(super) fn details(info: &ModelInfo) -> Value {
     })
 }
 
-/// What the model can do: completion, and of a loaded model perhaps insertion, tools and thinking; or embedding alone.
+/// What the model can do: completion, and of a loaded model perhaps insertion, tools and thinking; or embedding alone. Ollama has no
+/// word for rerankers.
 pub(super) async fn capabilities(info: &ModelInfo) -> Vec<&'static str> {
-    if info.model.as_ref().is_some_and(|model| model.card.embedding.is_only) {
-        return vec!["embedding"];
+    if let Some(embedding) = info.model.as_ref().map(|model| model.card.embedding).filter(|made| made.is_only) {
+        return if embedding.relevance.is_some() { Vec::new() } else { vec!["embedding"] };
     }
     let mut capabilities = vec!["completion"];
     if let Some(model) = &info.model

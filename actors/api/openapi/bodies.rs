@@ -43,6 +43,9 @@ use Kind::{Any, Boolean, Integer, List, Number, Object, Text};
 pub(super) const CHAT: &str = "ChatCompletionRequest";
 pub(super) const COMPLETION: &str = "CompletionRequest";
 pub(super) const EMBEDDING: &str = "EmbeddingRequest";
+pub(super) const RERANK: &str = "RerankRequest";
+pub(super) const SCORE: &str = "ScoreRequest";
+pub(super) const TEI_EMBED: &str = "TeiEmbedRequest";
 pub(super) const RESPONSE: &str = "ResponseRequest";
 pub(super) const ANTHROPIC: &str = "MessageRequest";
 pub(super) const ANTHROPIC_COUNT: &str = "CountTokensRequest";
@@ -68,6 +71,9 @@ pub(super) const BODIES: &[Body] = &[
     },
     Body { name: COMPLETION, groups: &[MODEL, TEXT, LIMITS, SAMPLING, EXTRA_SAMPLERS, REQUEST], required: &["prompt"] },
     Body { name: EMBEDDING, groups: &[MODEL, TO_VECTORS], required: &["input"] },
+    Body { name: RERANK, groups: &[MODEL, TO_ORDER, SCORING], required: &["query"] },
+    Body { name: SCORE, groups: &[MODEL, TO_SCORES, SCORING], required: &["text_1", "text_2"] },
+    Body { name: TEI_EMBED, groups: &[MODEL, TEI_TO_VECTORS], required: &["inputs"] },
     Body { name: RESPONSE, groups: &[MODEL, RESPONSES, NUCLEUS], required: &["input"] },
     Body {
         name: ANTHROPIC,
@@ -140,6 +146,38 @@ const TO_VECTORS: &[Field] = &[
     ),
     field("user", Text, "The end user."),
     field("safety_identifier", Text, "The end user."),
+];
+
+const TO_ORDER: &[Field] = &[
+    field("query", Text, "The text that documents are compared with."),
+    field("documents", List, "Texts, or objects with a text."),
+    field("top_n", Integer, "Return this many of the most relevant documents; 0, the default, returns all."),
+    field("return_documents", Boolean, "Whether results have their documents; default true, false at /v2/rerank."),
+    field("max_tokens_per_doc", Integer, "Documents are cut after this many tokens; default 4096 at /v2/rerank."),
+    field("texts", List, "The documents in the protocol of Text Embeddings Inference, whose answer is a bare list."),
+    field("raw_scores", Boolean, "With texts: whether scores are logits; default false."),
+    field("return_text", Boolean, "With texts: whether results have their texts; default false."),
+    field("truncate", Boolean, "With texts: whether those that do not fit the context are cut; default false."),
+];
+
+const TO_SCORES: &[Field] = &[
+    field("text_1", Any, "A text, or a list of texts; also named queries."),
+    field("text_2", Any, "A text, or a list of texts; also named documents."),
+];
+
+const SCORING: &[Field] = &[
+    field("truncate_prompt_tokens", Integer, "Cuts texts after this many tokens; -1 cuts at the context length."),
+    field("use_activation", Boolean, "Whether scores of rerankers are from 0 to 1, and not logits; default true."),
+    field("priority", Integer, "Lower goes first."),
+    field("user", Text, "The end user."),
+    field("safety_identifier", Text, "The end user."),
+];
+
+const TEI_TO_VECTORS: &[Field] = &[
+    field("inputs", Any, "A text, or a list of texts."),
+    field("normalize", Boolean, "Whether vectors have length 1; default true."),
+    field("truncate", Boolean, "Whether texts that do not fit the context are cut; default false."),
+    field("dimensions", Integer, "Number of leading values to keep."),
 ];
 
 const OLLAMA_TO_VECTORS: &[Field] = &[

@@ -5,7 +5,8 @@ use utoipa::openapi::HttpMethod::{Delete, Get, Post};
 
 use super::bodies::{
     ANTHROPIC, ANTHROPIC_COUNT, CHAT, COMPLETION, DETOKENIZE, EMBEDDING, INFILL, LLAMA_COMPLETION, LORA, LORA_NAME,
-    MODEL_NAME, OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, OLLAMA_GENERATE, OLLAMA_PULL, RESPONSE, TOKENIZE,
+    MODEL_NAME, OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, OLLAMA_GENERATE, OLLAMA_PULL, RERANK, RESPONSE, SCORE,
+    TEI_EMBED, TOKENIZE,
 };
 
 /// The form of a successful answer.
@@ -72,6 +73,7 @@ const OPENAI: &str = "OpenAI";
 const ANTHROPICS: &str = "Anthropic";
 const OLLAMA: &str = "Ollama";
 const LLAMA_CPP: &str = "llama.cpp";
+const RERANKING: &str = "Reranking";
 const MODELS: &str = "Models";
 const OPERATION: &str = "Operation";
 
@@ -84,6 +86,13 @@ pub(super) const OPERATIONS: &[Route] = &[
     post("/v1/chat/completions/render", OPENAI, CHAT, Json, "Renders the prompt of a conversation as token ids."),
     post("/v1/completions", OPENAI, COMPLETION, JsonOrEvents, "Continues a text, or scores a prompt."),
     post("/v1/embeddings", OPENAI, EMBEDDING, Json, "Returns a vector for each text."),
+    post("/v1/rerank", RERANKING, RERANK, Json, "Orders documents by relevance; with texts as in TEI."),
+    post("/rerank", RERANKING, RERANK, Json, "The same."),
+    post("/v1/reranking", RERANKING, RERANK, Json, "The same."),
+    post("/v2/rerank", RERANKING, RERANK, Json, "The same, with Cohere's defaults."),
+    post("/v1/score", RERANKING, SCORE, Json, "Rates how relevant or similar texts are, pair by pair."),
+    post("/score", RERANKING, SCORE, Json, "The same."),
+    post("/embed", RERANKING, TEI_EMBED, Json, "Returns a vector for each text, as in Text Embeddings Inference."),
     post("/v1/responses", OPENAI, RESPONSE, JsonOrEvents, "Answers a conversation with the Responses API."),
     post("/v1/responses/input_tokens", OPENAI, RESPONSE, Json, "Counts the tokens of such a request's prompt."),
     get("/v1/responses/{id}", OPENAI, "Returns a stored response."),

@@ -110,7 +110,10 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
 /// [`CliError`] for a model that generates no text, or a system prompt that no template would use.
 fn mode(args: &Args, model: &ServedModel, context: &Context) -> Result<Mode, CliError> {
     if model.card.embedding.is_only {
-        let advice = "makes embeddings and generates no text; `cuelight serve` answers /v1/embeddings with it";
+        let advice = match model.card.embedding.relevance {
+            Some(_) => "is a reranker and generates no text; `cuelight serve` answers /v1/rerank with it",
+            None => "makes embeddings and generates no text; `cuelight serve` answers /v1/embeddings with it",
+        };
         return Err(CliError::Failed(format!("{} {advice}", args.model)));
     }
     if model.chat_template.is_some() && !args.raw {

@@ -109,6 +109,7 @@ impl Batch {
             state,
             logits: if samples && logits == LogitsWanted::Last { sequence.next_token() } else { logits },
             returns_hidden,
+            second_text: sequence.second_text,
             ..SequenceRows::default()
         });
         let has_task = logits_rows + hidden_rows.len() > 0;

@@ -39,6 +39,8 @@ pub struct Submission {
     pub reports_progress: bool,
     /// The rows of the prompt whose hidden values are needed. Then no token is generated.
     pub hidden: Option<HiddenRows>,
+    /// The position of the first token of the second of two texts, if the prompt is two texts.
+    pub second_text: Option<u32>,
     /// How the engine may sample its tokens. `None` when the sampler needs the logits.
     pub engine_sampling: Option<EngineSampling>,
     /// How the draft model samples its tokens.
@@ -66,6 +68,7 @@ impl Submission {
             scores_prompt: false,
             reports_progress: false,
             hidden: None,
+            second_text: None,
             engine_sampling: None,
             draft_sampling: EngineSampling { params: RowSamplingParams::GREEDY, seed: 0, from: 0 },
             speculation: SpeculationOptions::default(),

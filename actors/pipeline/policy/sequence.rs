@@ -68,6 +68,8 @@ pub(super) struct Sequence {
     pub scores_prompt: bool,
     /// The rows of the prompt that return hidden values, if it is computed for these.
     pub hidden: Option<HiddenRows>,
+    /// The position of the first token of its second text, if it is two texts.
+    pub second_text: Option<u32>,
     /// Number of leading prompt rows whose logits have been returned. `prompt_tokens` when none are missing.
     pub scored: usize,
     pub engine_sampling: Option<EngineSampling>,

@@ -171,7 +171,7 @@ impl Policy {
         let Submission { id, prompt, max_tokens, priority, client, scope, scores_prompt, .. } = submission;
         let Submission { adapter, hidden, engine_sampling, draft_sampling, speculation, reports_progress, .. } =
             submission;
-        let Submission { denoising, kv_transfer, .. } = submission;
+        let Submission { denoising, kv_transfer, second_text, .. } = submission;
         let prompt_tokens = prompt.len();
         let cost = prompt_tokens + max_tokens.min(COUNTED_ANSWER);
         let span = self.fair_queue.enqueue(client.clone(), cost, priority);
@@ -191,6 +191,7 @@ impl Policy {
             most_tokens: prompt_tokens.saturating_add(max_tokens).min(self.context_tokens()),
             scores_prompt,
             hidden,
+            second_text,
             scored: if scores_prompt { 0 } else { prompt_tokens },
             engine_sampling,
             denoising,

@@ -6,7 +6,7 @@ use super::config::Config;
 use super::error::{HuggingFaceError, HuggingFaceFault};
 use super::families::{self, Family};
 use super::small_files::SmallFiles;
-use super::{half_layers, layer_sizes};
+use super::{half_layers, layer_sizes, ranking};
 
 /// A config with the values that its family adds.
 pub(super) struct Described {
@@ -21,6 +21,7 @@ impl Described {
         let config = small.bytes("config.json")?.ok_or_else(|| HuggingFaceFault::NoConfig.in_file(path))?;
         let mut config = Config::parse(&path.join("config.json"), &config)?;
         half_layers::describe(&mut config);
+        ranking::describe(&mut config)?;
         let (family, model_type) = family(&config)?;
         config.add_aliases(family.aliases);
         config.add_defaults(family.defaults);

@@ -9,6 +9,9 @@ use super::rules::Rule;
 /// The key that [`half_layers`](super::half_layers) adds where some layers have experts.
 pub(super) const HAS_EXPERTS: &str = "has_expert_layers";
 
+/// The key that [`ranking`](super::ranking) adds to configs of rerankers.
+pub(super) const RANKS: &str = "ranks_documents";
+
 /// A family of models as directories store it.
 pub(super) struct Family {
     /// The values of `model_type` in `config.json`, for models of text only and for those that also see or hear.
@@ -21,6 +24,8 @@ pub(super) struct Family {
     pub norms_lack_one: bool,
     /// Rules that come before the common ones.
     pub names: &'static [&'static [Rule]],
+    /// Rules for tensors outside of layers that come before the common ones.
+    pub outside: &'static [Rule],
     /// Names of values in its configs that most families have under the first name.
     pub aliases: &'static [(&'static str, &'static str)],
     /// Values that published configs leave out.
@@ -56,6 +61,7 @@ pub(super) const PLAIN: Family = Family {
     activations: SILU,
     norms_lack_one: false,
     names: &[],
+    outside: &[],
     aliases: &[],
     defaults: &[],
     requires: &[],
@@ -372,6 +378,15 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     Family { model_types: &["bert"], architecture: "bert", activations: GELU, names: &[BERT], ..PLAIN },
     Family {
+        model_types: &["bert"],
+        architecture: "bert",
+        activations: GELU,
+        names: &[BERT],
+        outside: BERT_CLASSIFIER,
+        flag: Some(RANKS),
+        ..PLAIN
+    },
+    Family {
         model_types: &["nomic_bert"],
         architecture: "nomic-bert",
         activations: &["silu", "swish", "swiglu"],
@@ -396,6 +411,16 @@ pub(super) const FAMILIES: &[Family] = &[
         activations: GELU,
         names: &[BERT],
         // Positions are counted from the number of the padding token, which is 1 in every published model.
+        first_position: 2,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["roberta", "xlm-roberta"],
+        architecture: "bert",
+        activations: GELU,
+        names: &[BERT],
+        outside: ROBERTA_CLASSIFIER,
+        flag: Some(RANKS),
         first_position: 2,
         ..PLAIN
     },

@@ -86,6 +86,12 @@ pub(super) const BERT: &[Rule] = &[
     ("output.LayerNorm", "layer_output_norm", &[]),
 ];
 
+/// A layer over the first token, and the logit.
+pub(super) const BERT_CLASSIFIER: &[Rule] = &[("pooler.dense", "cls", &[]), ("classifier", "cls.output", &[])];
+
+pub(super) const ROBERTA_CLASSIFIER: &[Rule] =
+    &[("classifier.dense", "cls", &[]), ("classifier.out_proj", "cls.output", &[])];
+
 pub(super) const NOMIC_BERT: &[Rule] = &[
     ("attn.Wqkv", "attn_qkv", &[]),
     ("attn.out_proj", "attn_output", &[]),

@@ -13,7 +13,7 @@
 //! - [`keys`], [`rope`], `layer_sizes`, `half_layers`, `quantile`: from `config.json` to keys; `config`: its values as types
 //! - `scalars`: tensors that become keys, and keys that become tensors
 //! - `adapter`: where adapters find a module's weight
-//! - `sentence`: how embeddings are made
+//! - `sentence`: how embeddings are made; `ranking`: which models are rerankers
 //! - [`text`]: tokenizer, chat template, tokens that end a text; `pieces`: what belongs to a `tokenizer.model`
 //! - `small_files`: the files other than weights
 
@@ -37,6 +37,7 @@ mod origins;
 mod packed;
 mod pieces;
 mod quantile;
+mod ranking;
 mod rope;
 mod row_order;
 mod rules;

@@ -180,6 +180,10 @@ pub(super) struct Target {
 /// The tensors that the tensor `name` becomes in a model with `n_layers` layers.
 pub(super) fn fate(family: &Family, n_layers: usize, name: &str) -> Fate {
     let short = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
+    let own = targets(&[family.outside], short, "");
+    if !own.is_empty() {
+        return Fate::Targets(own);
+    }
     let starts = |text: &str| OTHER_PARTS.iter().any(|part| text.starts_with(part));
     if starts(name) || starts(short) || COMPUTED.iter().any(|end| name.ends_with(end)) {
         return Fate::Ignored;
@@ -275,6 +279,19 @@ mod tests {
         assert_eq!(targets_of("llama", "model.layers.0.post_attention_layernorm.weight"), ["blk.0.ffn_norm.weight"]);
         let gemma = targets_of("gemma2", "model.layers.0.post_attention_layernorm.weight");
         assert_eq!(gemma, ["blk.0.post_attention_norm.weight"]);
+    }
+
+    #[test]
+    fn rerankers_keep_what_is_after_the_layers() {
+        let targets_of = |model_type, name: &str| match fate(of_type(model_type, |_| true).expect("known"), 2, name) {
+            Fate::Targets(targets) => targets.into_iter().map(|target| target.name).collect(),
+            other => vec![format!("{other:?}")],
+        };
+        assert_eq!(targets_of("bert", "bert.pooler.dense.weight"), ["cls.weight"]);
+        assert_eq!(targets_of("bert", "classifier.bias"), ["cls.output.bias"]);
+        assert_eq!(targets_of("xlm-roberta", "classifier.dense.bias"), ["cls.bias"]);
+        assert_eq!(targets_of("xlm-roberta", "classifier.out_proj.weight"), ["cls.output.weight"]);
+        assert_eq!(targets_of("xlm-roberta", "roberta.pooler.dense.weight"), ["Ignored"]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::error::TokenizerError;
 use super::infill::InfillTokens;
 use super::normalization::check_table;
+use super::pair::PairLayout;
 use super::special::{Fragment, SpecialTokens, mark_ends};
 use super::vocabulary::{Entry, Spelling, TokenKind, Vocabulary, byte_of};
 use crate::engine::TokenId;
@@ -86,6 +87,7 @@ pub(super) struct Loaded {
     pub(super) eos: Option<TokenId>,
     pub(super) end_of_generation: Vec<TokenId>,
     pub(super) infill: Option<InfillTokens>,
+    pub(super) pair: Option<PairLayout>,
     pub(super) adds_space: bool,
 }
 
@@ -128,12 +130,13 @@ pub(super) fn parse(path: &Path, text: &str, settings: &JsonSettings) -> Result<
     let known = settings.ends.iter().copied().filter(|&token| (token as usize) < entries.len());
     let ends = known.chain(stated(&settings.eos)).chain(infill.into_iter().flat_map(InfillTokens::ends)).collect();
     let end_of_generation = mark_ends(&mut entries, ends);
+    let pair = PairLayout::of_json(&parses_special);
     let special = SpecialTokens::new(&entries, |_| false)?;
     let vocabulary = Vocabulary::new(entries, spelling)?;
     let prepends_bos = settings.adds_bos && added.is_none();
     let before = if prepends_bos { bos } else { added };
     let tokenizer = JsonTokenizer { bos: before, prepends_bos, parses_special, spells_special, special };
-    Ok(Loaded { tokenizer, vocabulary, bos, eos, end_of_generation, infill, adds_space })
+    Ok(Loaded { tokenizer, vocabulary, bos, eos, end_of_generation, infill, pair, adds_space })
 }
 
 /// Checks the tables of characters of a normalizer and of those inside it. The crate that searches them trusts them.

@@ -12,7 +12,7 @@
 //! - [`vocabulary`], [`limits`]: the tokens and their bytes, and how many there may be
 //! - [`footprint`]: the memory that all of this takes
 //! - [`stream`]: decodes tokens to text, one at a time
-//! - [`infill`]: the tokens around a gap in a text
+//! - [`infill`]: the tokens around a gap in a text; [`pair`]: those around two texts
 //! - [`gguf_keys`]: a `tokenizer.json` as the keys of a GGUF file
 //! - [`piece_keys`], [`sentence_piece_model`]: a `tokenizer.model` as the keys of a GGUF file
 //! - `normalization`: what SentencePiece changes in a text before it is divided
@@ -27,6 +27,7 @@ mod infill;
 mod json;
 mod limits;
 mod normalization;
+mod pair;
 pub mod piece_keys;
 mod pre_tokenizer;
 mod sentence_piece;
@@ -49,6 +50,8 @@ pub use infill::InfillTokens;
 pub use json::JsonSettings;
 use json::JsonTokenizer;
 use normalization::{Ends, Normalization};
+pub use pair::PairLayout;
+use pair::Separation;
 use sentence_piece::SentencePiece;
 use special::{Fragment, SpecialTokens, token_key};
 pub use stream::StreamDecoder;
@@ -64,6 +67,7 @@ pub struct Tokenizer {
     eos: Option<TokenId>,
     end_of_generation: Vec<TokenId>,
     infill: Option<InfillTokens>,
+    pair: Option<PairLayout>,
     /// Whether encoding adds a space at the start of a text, which decoding removes.
     adds_space: bool,
 }
@@ -133,7 +137,7 @@ impl Tokenizer {
         let row = pre_tokenizer::row(pre.unwrap_or("default"))?;
         // Some Gemma files state that no BOS is added, but the model does not work without it.
         let always_bos = spelling == Spelling::SpaceMark;
-        let defaults = Defaults { bos: None, eos: None, adds_bos: row.rules.adds_bos, adds_eos: false };
+        let defaults = Defaults { adds_bos: row.rules.adds_bos, ..Defaults::NONE };
         Self::pieces((gguf, cancel), defaults, spelling, false, always_bos, |vocabulary| {
             Ok(Merging::BytePair(Box::new(BytePair::new(gguf, vocabulary, row, spelling, cancel)?)))
         })
@@ -142,7 +146,7 @@ impl Tokenizer {
     fn sentence_piece(gguf: &Gguf, cancel: &LoadCancel) -> Result<Self, TokenizerError> {
         let adds_space = gguf.optional_bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
         let scores = gguf.floats("tokenizer.ggml.scores")?;
-        let defaults = Defaults { bos: Some(1), eos: Some(2), adds_bos: true, adds_eos: false };
+        let defaults = Defaults { bos: Some(1), eos: Some(2), adds_bos: true, ..Defaults::NONE };
         Self::pieces((gguf, cancel), defaults, Spelling::SpaceMark, adds_space, false, |vocabulary| {
             let unknown = token_key(gguf, "tokenizer.ggml.unknown_token_id", vocabulary.len())?.or(Some(0));
             let normalization = Normalization::of_keys(gguf)?;
@@ -156,7 +160,8 @@ impl Tokenizer {
         let n_tokens = gguf.strings("tokenizer.ggml.tokens")?.len();
         let key = |name: &str| token_key(gguf, &format!("tokenizer.ggml.{name}_token_id"), n_tokens);
         let (cls, sep, unknown) = (key("cls")?, key("seperator")?, key("unknown")?);
-        let defaults = Defaults { bos: cls.or(Some(101)), eos: sep.or(Some(102)), adds_bos: true, adds_eos: true };
+        let (bos, eos, separation) = (cls.or(Some(101)), sep.or(Some(102)), Separation::OnceToldApart);
+        let defaults = Defaults { bos, eos, adds_bos: true, adds_eos: true, separation };
         Self::pieces((gguf, cancel), defaults, Spelling::SpaceMark, true, false, |vocabulary| {
             let unknown = unknown.or_else(|| vocabulary.id("[UNK]"));
             Ok(Merging::WordPiece(Box::new(WordPiece::new(gguf, vocabulary, unknown)?)))
@@ -166,7 +171,8 @@ impl Tokenizer {
     /// Texts are between `<s>` and `</s>`, unless the file says otherwise.
     fn unigram(gguf: &Gguf, cancel: &LoadCancel) -> Result<Self, TokenizerError> {
         let adds_space = gguf.optional_bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
-        let defaults = Defaults { bos: Some(0), eos: Some(2), adds_bos: true, adds_eos: true };
+        let separation = Separation::Twice;
+        let defaults = Defaults { bos: Some(0), eos: Some(2), adds_bos: true, adds_eos: true, separation };
         Self::pieces((gguf, cancel), defaults, Spelling::SpaceMark, adds_space, false, |vocabulary| {
             let unknown = token_key(gguf, "tokenizer.ggml.unknown_token_id", vocabulary.len())?.or(Some(3));
             Ok(Merging::Unigram(Box::new(Unigram::new(gguf, vocabulary, unknown, adds_space)?)))
@@ -191,6 +197,8 @@ impl Tokenizer {
         let (bos, eos) = (token("bos", defaults.bos)?, token("eos", defaults.eos)?);
         let adds_bos = gguf.optional_bool("tokenizer.ggml.add_bos_token")?.unwrap_or(defaults.adds_bos) || always_bos;
         let adds_eos = gguf.optional_bool("tokenizer.ggml.add_eos_token")?.unwrap_or(defaults.adds_eos);
+        let around = [bos.filter(|_| adds_bos), eos.filter(|_| adds_eos)];
+        let pair = Some(PairLayout::of_gguf(gguf, around, defaults.separation)?);
         // First, because it makes some tokens control tokens.
         let infill = InfillTokens::of_gguf(gguf, &mut entries)?;
         let end_of_generation = special::end_of_generation(gguf, &mut entries, eos)?;
@@ -198,7 +206,7 @@ impl Tokenizer {
         let vocabulary = Vocabulary::new(entries, spelling)?;
         let merging = merging(&vocabulary)?;
         let encoder = Encoder::Pieces(Pieces { special, merging, adds_bos, adds_eos });
-        Ok(Tokenizer { encoder, vocabulary, bos, eos, end_of_generation, infill, adds_space })
+        Ok(Tokenizer { encoder, vocabulary, bos, eos, end_of_generation, infill, pair, adds_space })
     }
 
     /// Builds the tokenizer of a Hugging Face `tokenizer.json`.
@@ -226,9 +234,9 @@ impl Tokenizer {
     }
 
     fn of_json(loaded: json::Loaded) -> Self {
-        let json::Loaded { tokenizer, vocabulary, bos, eos, end_of_generation, infill, adds_space } = loaded;
+        let json::Loaded { tokenizer, vocabulary, bos, eos, end_of_generation, infill, pair, adds_space } = loaded;
         let encoder = Encoder::Json(Box::new(tokenizer));
-        Tokenizer { encoder, vocabulary, bos, eos, end_of_generation, infill, adds_space }
+        Tokenizer { encoder, vocabulary, bos, eos, end_of_generation, infill, pair, adds_space }
     }
 
     /// The tokens of a text.
@@ -360,6 +368,12 @@ impl Tokenizer {
         self.infill
     }
 
+    /// The tokens around two texts in one sequence. `None` when the tokenizer mixes the texts.
+    #[must_use]
+    pub fn pair(&self) -> Option<&PairLayout> {
+        self.pair.as_ref()
+    }
+
     /// The end-of-text token, when the model has one.
     #[must_use]
     pub fn eos(&self) -> Option<TokenId> {
@@ -385,6 +399,12 @@ struct Defaults {
     eos: Option<TokenId>,
     adds_bos: bool,
     adds_eos: bool,
+    separation: Separation,
+}
+
+impl Defaults {
+    const NONE: Defaults =
+        Defaults { bos: None, eos: None, adds_bos: false, adds_eos: false, separation: Separation::Once };
 }
 
 /// Which special tokens absorb the white space after them. Only Phi-3's do; no key states it, so the model's name decides.

@@ -59,6 +59,15 @@ fn texts_whose_rows_see_later_rows_are_never_divided() {
 }
 
 #[test]
+fn steps_say_where_the_second_text_of_a_sequence_begins() {
+    let mut world = World::new(CONFIG, hidden(32, true));
+    world.submit(Submission { second_text: Some(4), ..embedding(1, 9, HiddenRows::All) }, 0);
+    assert_eq!(world.computing[0].step.sequences[0].second_text, Some(4));
+    world.run_out();
+    world.assert_all_ended();
+}
+
+#[test]
 fn they_share_steps_with_requests_that_generate() {
     let mut world = World::new(CONFIG, hidden(4, false));
     world.submit(submission(1, 3), 20);

@@ -1,0 +1,116 @@
+//! Reads the fields that the routes of rerankers share.
+
+use serde_json::Value;
+
+use crate::api::fields::{Fields, missing, wrong_type};
+use crate::serving::error::ApiError;
+use crate::serving::score::ScoredText;
+
+/// Most documents of a request.
+pub(super) const MAX_DOCUMENTS: usize = 10_000;
+
+/// The query, which must not be empty.
+pub(super) fn query(fields: &Fields<'_>) -> Result<ScoredText, ApiError> {
+    let text = fields.string("query")?.ok_or_else(|| missing("query", "a string"))?;
+    not_empty(ScoredText { path: fields.path("query"), text: text.to_owned() })
+}
+
+/// A list of documents: strings, or objects with a `text`.
+pub(super) fn documents(fields: &Fields<'_>, name: &str) -> Result<Vec<ScoredText>, ApiError> {
+    let wanted = "a list of strings, or of objects with a `text`";
+    let list = fields.array(name)?.ok_or_else(|| missing(name, wanted))?;
+    texts(list, name)
+}
+
+/// One text or a list of texts, none of which is empty.
+pub(super) fn one_or_more(value: &Value, name: &str) -> Result<Vec<ScoredText>, ApiError> {
+    let all = match value {
+        Value::Array(list) => texts(list, name)?,
+        one => vec![text(one, name.to_owned())?],
+    };
+    all.into_iter().map(not_empty).collect()
+}
+
+fn texts(list: &[Value], name: &str) -> Result<Vec<ScoredText>, ApiError> {
+    if list.is_empty() {
+        return Err(ApiError::invalid(name, format!("`{name}` must not be an empty list")));
+    }
+    if list.len() > MAX_DOCUMENTS {
+        let message = format!("`{name}` has {} texts, but at most {MAX_DOCUMENTS} are allowed", list.len());
+        return Err(ApiError::invalid(name, message));
+    }
+    list.iter().enumerate().map(|(index, value)| text(value, format!("{name}[{index}]"))).collect()
+}
+
+fn text(value: &Value, path: String) -> Result<ScoredText, ApiError> {
+    let text = match value {
+        Value::String(text) => text,
+        Value::Object(object) => match object.get("text") {
+            Some(Value::String(text)) => text,
+            Some(other) => return Err(wrong_type(&format!("{path}.text"), "a string", other)),
+            None => return Err(missing(&format!("{path}.text"), "a string")),
+        },
+        other => return Err(wrong_type(&path, "a string, or an object with a `text`", other)),
+    };
+    Ok(ScoredText { path, text: text.clone() })
+}
+
+fn not_empty(text: ScoredText) -> Result<ScoredText, ApiError> {
+    match text.text.is_empty() {
+        true => Err(ApiError::invalid(&text.path, format!("`{}` must not be empty", text.path))),
+        false => Ok(text),
+    }
+}
+
+/// How many tokens of each sequence are kept: `truncate_prompt_tokens`, of which -1 stands for as many as fit the context.
+pub(super) fn cut_at(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
+    let name = "truncate_prompt_tokens";
+    let tokens = fields.integer(name, -1..=i64::from(u32::MAX))?;
+    match tokens {
+        Some(0) => Err(ApiError::invalid(name, format!("`{name}` must be -1 or at least 1, not 0"))),
+        Some(tokens) => Ok(Some(usize::try_from(tokens).unwrap_or(usize::MAX))),
+        None => Ok(None),
+    }
+}
+
+pub(super) fn priority(fields: &Fields<'_>) -> Result<i32, ApiError> {
+    Ok(fields.integer("priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?.unwrap_or(0) as i32)
+}
+
+/// Whether the scores of rerankers stay logits: vLLM's `use_activation` is false.
+pub(super) fn keeps_logits(fields: &Fields<'_>) -> Result<bool, ApiError> {
+    Ok(fields.bool("use_activation")? == Some(false))
+}
+
+#[allow(clippy::unwrap_used)]
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn documents_are_strings_or_objects() {
+        let body = json!({ "documents": ["a", { "text": "b", "id": 7 }, ""] });
+        let found = documents(&Fields::of_body(&body).unwrap(), "documents").unwrap();
+        assert_eq!(found.iter().map(|text| &*text.text).collect::<Vec<_>>(), ["a", "b", ""]);
+        assert_eq!(found[1].path, "documents[1]");
+    }
+
+    #[test]
+    fn too_many_documents_are_refused() {
+        let body = json!({ "documents": vec!["a"; MAX_DOCUMENTS + 1] });
+        assert!(documents(&Fields::of_body(&body).unwrap(), "documents").is_err());
+    }
+
+    #[test]
+    fn cuts_are_positive_or_the_context() {
+        let read = |value: Value| cut_at(&Fields::of_body(&json!({ "truncate_prompt_tokens": value })).unwrap());
+        assert_eq!(read(json!(-1)).unwrap(), Some(usize::MAX));
+        assert_eq!(read(json!(5)).unwrap(), Some(5));
+        assert_eq!(read(json!(null)).unwrap(), None);
+        for wrong in [json!(0), json!(-2), json!("a")] {
+            assert!(read(wrong).is_err());
+        }
+    }
+}
