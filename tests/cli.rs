@@ -327,6 +327,8 @@ fn models_to_serve_are_checked_before_any_is_loaded() {
     serve(&[&llama, &llama]).assert_refused(2, &["two models would have the name llama", "NAME=MODEL"]);
     serve(&["/no/a.gguf", "/no/a.gguf"]).assert_refused(2, &["two models would have the name /no/a"]);
     serve(&["/no/such.gguf", "--record-texts"]).assert_refused(2, &["--record-texts needs --record"]);
+    serve(&[&llama, "--kv-peer", "10.0.0.0/8", "--kv-peer-key", "secret"])
+        .assert_refused(2, &["--kv-peer-key is for the ports that --kv-peer names"]);
     serve(&[&llama, "/no/such.gguf"]).assert_refused(1, &["no such file"]);
     serve(&[&llama, &gemma, "--memory", "11MiB"])
         .assert_refused(1, &["gemma2.gguf", "needs at least", "a higher --memory, "]);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Bytes;
+use axum::http::HeaderMap;
 use axum::routing::post;
 use cuelight::api::{ApiKey, ServerOptions, serve};
 use cuelight::core::kv_transfer::{KvTransfer, PeerAddress};
@@ -73,7 +74,7 @@ async fn decode(options: LoadOptions, peers: PeerOptions) -> Runtime {
 }
 
 fn any() -> PeerOptions {
-    PeerOptions { allowed: vec![PeerRule::Any], key: None }
+    PeerOptions { allowed: vec!["*".parse().unwrap()], key: None }
 }
 
 async fn continued(runtime: &Runtime, seed: u64, from: &Arc<PeerAddress>) -> Vec<(u32, u32)> {
@@ -154,9 +155,13 @@ async fn faulty(fault: Fault, behind: Arc<PeerAddress>) -> Arc<PeerAddress> {
         }
         (axum::http::StatusCode::OK, bytes)
     };
+    listen(Router::new().route("/kv/blocks", post(forward))).await
+}
+
+/// Starts a server.
+async fn listen(app: Router) -> Arc<PeerAddress> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let app = Router::new().route("/kv/blocks", post(forward));
     tokio::spawn(async { axum::serve(listener, app).await });
     Arc::new(PeerAddress { host: "127.0.0.1".to_owned(), port })
 }
@@ -199,19 +204,72 @@ async fn blocks_are_loaded_only_from_allowed_servers_of_the_same_model() {
     let alone = runtime(load_options(MODEL), 512, KvStoreOptions::default()).await;
     let expected = answer(&alone, request(2, 0.7)).await;
     let allow = |rule: &str| vec![rule.parse::<PeerRule>().unwrap()];
-    let key = |key: &str| Some(PeerKey(key.to_owned()));
+    let key = |key: &str| Some(PeerKey::of(key));
+    let [open, port] = [&other.address, &same.address].map(|address| format!("127.0.0.0/8:{}", address.port));
     for (server, allowed, key, is_loaded) in [
         (&other, allow("*"), None, false),
         (&other_type, allow("*"), None, false),
         (&same, allow("*"), None, false),
-        (&same, allow("*"), key("wrong"), false),
+        (&same, allow(&port), key("wrong"), false),
         (&same, allow("10.0.0.0/8"), key("secret"), false),
-        (&same, allow("127.0.0.0/8"), key("secret"), true),
+        (&same, allow(&open), key("secret"), false),
+        // The key is for the ports that are named.
+        (&same, allow("127.0.0.0/8"), key("secret"), false),
+        (&same, allow(&port), key("secret"), true),
     ] {
         let decode = decode(load_options(MODEL), PeerOptions { allowed, key }).await;
         server.compute(request(2, 0.0)).await;
         assert_eq!(continued(&decode, 2, &server.address).await, expected);
         assert_eq!(from_peers(&decode).loaded > 0, is_loaded);
+    }
+}
+
+/// A server that has no key and passes on the answers of another one.
+async fn keyless(behind: Arc<PeerAddress>) -> Arc<PeerAddress> {
+    let forward = move |headers: HeaderMap, body: Bytes| async move {
+        assert!(!headers.values().any(|value| value == "Bearer secret"), "the key is not sent");
+        let request = reqwest::Client::new().post(format!("http://{behind}/kv/blocks"));
+        let request = request.header("content-type", "application/json").body(body);
+        request.send().await.unwrap().bytes().await.unwrap()
+    };
+    listen(Router::new().route("/kv/blocks", post(forward))).await
+}
+
+/// With a key, blocks are taken only from servers that have it.
+#[tokio::test(flavor = "multi_thread")]
+async fn with_a_key_blocks_of_servers_without_it_are_not_used() {
+    let open = Prefill::start(load_options(MODEL), &[]).await;
+    open.compute(request(2, 0.0)).await;
+    let keyless = keyless(open.address.clone()).await;
+    let alone = runtime(load_options(MODEL), 512, KvStoreOptions::default()).await;
+    let expected = answer(&alone, request(2, 0.7)).await;
+    for (key, is_loaded) in [(None, true), (Some(PeerKey::of("secret")), false)] {
+        let rule = format!("127.0.0.1:{}", keyless.port).parse().unwrap();
+        let decode = decode(load_options(MODEL), PeerOptions { allowed: vec![rule], key }).await;
+        assert_eq!(continued(&decode, 2, &keyless).await, expected);
+        assert_eq!(from_peers(&decode).loaded > 0, is_loaded);
+    }
+}
+
+/// A server that refuses with a body without end, and one that sends to another server.
+#[tokio::test(flavor = "multi_thread")]
+async fn neither_the_body_of_a_refusal_nor_a_redirection_is_followed() {
+    let refuse = || async {
+        let parts = futures_util::stream::repeat_with(|| Ok::<_, std::io::Error>(Bytes::from_static(&[b'a'; 10_000])));
+        (axum::http::StatusCode::BAD_REQUEST, axum::body::Body::from_stream(parts))
+    };
+    let prefill = Prefill::start(load_options(MODEL), &[]).await;
+    prefill.compute(request(2, 0.0)).await;
+    let there = format!("http://{}/kv/blocks", prefill.address);
+    let redirect = move || async move { axum::response::Redirect::temporary(&there) };
+    let alone = runtime(load_options(MODEL), 512, KvStoreOptions::default()).await;
+    let expected = answer(&alone, request(2, 0.7)).await;
+    for app in [Router::new().route("/kv/blocks", post(refuse)), Router::new().route("/kv/blocks", post(redirect))] {
+        let (peer, began) = (listen(app).await, Instant::now());
+        let decode = decode(load_options(MODEL), any()).await;
+        assert_eq!(continued(&decode, 2, &peer).await, expected);
+        assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+        assert_eq!((from_peers(&decode).loaded, from_peers(&decode).lost), (0, 1));
     }
 }
 

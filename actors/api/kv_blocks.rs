@@ -4,30 +4,38 @@ use std::convert::Infallible;
 
 use axum::body::Body;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 
+use super::auth;
 use super::extract::JsonBody;
 use super::server::SharedServer;
 use crate::pipeline::kv_store::{BLOCKS_PATH, BlocksRequest, ShareError};
 use crate::serving::error::ApiError;
 
-/// Sends the leading ones of the blocks that the body asks for.
+/// Sends the leading ones of the blocks that the body asks for. The memory of the tokens is reserved until the answer ends.
 pub(super) async fn send(
     State(server): State<SharedServer>,
-    JsonBody { value: body, memory }: JsonBody,
+    headers: HeaderMap,
+    JsonBody { value: body, mut memory }: JsonBody,
 ) -> Result<Response, ApiError> {
-    let Some(shared) = &server.options().shared_blocks else {
+    let options = server.options();
+    let Some(shared) = &options.shared_blocks else {
         return Err(ApiError::NotFound(BLOCKS_PATH.to_owned()));
     };
     let request: BlocksRequest = serde_json::from_value(body)
         .map_err(|error| ApiError::invalid_body(format!("the request body does not ask for KV blocks: {error}")))?;
-    let blocks = shared.answer(&request).map_err(|error| match error {
+    memory.shrink_to(size_of_val(&request.tokens[..]));
+    let blocks = shared.answer(request, auth::peer_key(&options.api_keys, &headers)).map_err(|error| match error {
         ShareError::OtherModel => ApiError::invalid("meaning", error.to_string()),
+        ShareError::TooLong { .. } => ApiError::invalid("tokens", error.to_string()),
         ShareError::NotAHash(_) => ApiError::invalid("before", error.to_string()),
     })?;
-    drop((request, memory));
-    let body = Body::from_stream(blocks.map(Ok::<_, Infallible>));
+    let body = Body::from_stream(blocks.map(move |bytes| {
+        let _held = &memory;
+        Ok::<_, Infallible>(bytes)
+    }));
     Ok(([(CONTENT_TYPE, "application/octet-stream")], body).into_response())
 }

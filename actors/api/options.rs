@@ -111,7 +111,7 @@ impl ApiKey {
         ApiKey(Sha256::digest(key).into())
     }
 
-    pub(super) fn digest(&self) -> &[u8] {
+    pub(super) fn digest(&self) -> &[u8; 32] {
         &self.0
     }
 }

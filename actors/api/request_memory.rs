@@ -72,6 +72,15 @@ impl Reservation {
         self.most = self.most.max(wanted);
         Ok(())
     }
+
+    /// Gives back all but `bytes`.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        let excess = self.bytes.saturating_sub(bytes);
+        let mut used = self.memory.used();
+        used.give_back(&self.client, excess);
+        gauge!(REQUEST_MEMORY).set(used.used() as f64);
+        self.bytes -= excess;
+    }
 }
 
 impl Drop for Reservation {
@@ -105,5 +114,10 @@ mod tests {
         drop(first);
         second.grow(600).unwrap();
         assert_eq!(memory.used().used(), 600);
+        second.shrink_to(50);
+        second.shrink_to(70);
+        assert_eq!(memory.used().used(), 50);
+        drop(second);
+        assert_eq!(memory.used().used(), 0);
     }
 }

@@ -212,7 +212,11 @@ fn peers(config: &Config) -> Result<PeerOptions, CliError> {
     if allowed.is_empty() && config.kv_peer_key.is_some() {
         return Err(CliError::Usage("--kv-peer-key needs --kv-peer, the servers that require the key".to_owned()));
     }
-    Ok(PeerOptions { allowed, key: config.kv_peer_key.clone().map(|key| PeerKey(key.0)) })
+    if config.kv_peer_key.is_some() && allowed.iter().any(|rule| rule.port.is_none()) {
+        let advice = "--kv-peer-key is for the ports that --kv-peer names: add them, like 10.0.0.0/8:8080";
+        return Err(CliError::Usage(advice.to_owned()));
+    }
+    Ok(PeerOptions { allowed, key: config.kv_peer_key.as_ref().map(|key| PeerKey::of(&key.0)) })
 }
 
 /// What shares KV blocks with other servers, if they are shared.

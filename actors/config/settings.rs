@@ -195,9 +195,9 @@ settings! { |home|
         kv_disk_size: ByteSize = ByteSize(16 << 30), "SIZE";
         /// This server's address as other servers reach it, like 10.0.0.7:8080, by which they load the KV cache blocks of prompts that a router had computed here; needs `kv_host_memory`; if not set, they load none.
         kv_share: Option<String> = None, "HOST:PORT";
-        /// Server, as a host name, an IP address, a network like 10.0.0.0/8, or * for all, from which KV cache blocks may be loaded when a request names it; repeat the flag for several.
+        /// Server, as a host name, an IP address, a network like 10.0.0.0/8, or * for all, and a port if only one is allowed, from which KV cache blocks may be loaded when a request names it; repeat the flag for several.
         kv_peer: Vec<String> = Vec::new(), "SERVER";
-        /// Key that the servers in `kv_peer` require.
+        /// Key that the servers in `kv_peer` require, one of their `api_key`; blocks that another server sends are refused.
         kv_peer_key: Option<Secret> = None, "KEY", advanced = true;
         /// Memory for the recurrent state of conversations, for models such as Qwen 3.5 that have it; if not set, enough for all requests that are computed at the same time and some checkpoints, as far as memory is free.
         state_memory: Option<ByteSize> = None, "SIZE", advanced = true;

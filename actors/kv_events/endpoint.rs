@@ -12,14 +12,14 @@ pub enum KvEventsError {
         /// The address.
         endpoint: String,
         /// What the system says.
-        reason: String,
+        reason: std::io::Error,
     },
     /// The actor did not start.
     #[error("the publisher of KV events did not start: {0}")]
     Start(String),
 }
 
-/// The address in the form that the socket understands: `*` is every interface.
+/// The host and the port of an address: `*` is every interface.
 ///
 /// # Errors
 /// [`KvEventsError::Address`].
@@ -29,7 +29,7 @@ pub(crate) fn listen_address(endpoint: &str) -> Result<String, KvEventsError> {
     if host.is_empty() || port.parse::<u16>().is_err() {
         return Err(address());
     }
-    Ok(format!("tcp://{}:{port}", if host == "*" { "0.0.0.0" } else { host }))
+    Ok(format!("{}:{port}", if host == "*" { "0.0.0.0" } else { host }))
 }
 
 #[cfg(test)]
@@ -38,8 +38,8 @@ mod tests {
 
     #[test]
     fn a_star_is_every_interface_and_other_forms_are_refused() {
-        assert_eq!(listen_address("tcp://*:5557").unwrap_or_default(), "tcp://0.0.0.0:5557");
-        assert_eq!(listen_address("tcp://[::1]:1").unwrap_or_default(), "tcp://[::1]:1");
+        assert_eq!(listen_address("tcp://*:5557").unwrap_or_default(), "0.0.0.0:5557");
+        assert_eq!(listen_address("tcp://[::1]:1").unwrap_or_default(), "[::1]:1");
         for wrong in ["", "5557", "*:5557", "ipc:///tmp/events", "tcp://host", "tcp://:1", "tcp://host:70000"] {
             let error = listen_address(wrong).map(drop).unwrap_err().to_string();
             assert!(error.starts_with(&format!("{wrong:?} is not an address")), "{error}");

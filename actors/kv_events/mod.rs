@@ -6,15 +6,19 @@
 //! - [`options`], [`endpoint`]: what to publish and where
 //! - [`wire`]: the bytes of a batch
 //! - [`history`]: the batches that can be repeated
-//! - [`publisher`]: the actor that sends them
+//! - [`publisher`]: the actor that publishes them
+//! - [`subscriber`]: sends them to one subscriber
 //! - [`replay`]: answers those who ask for past batches
+//! - [`zmtp`]: the protocol of the sockets
 
 mod endpoint;
 mod history;
 mod options;
 mod publisher;
 mod replay;
+mod subscriber;
 mod wire;
+mod zmtp;
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,22 +1,24 @@
 //! The actor that sends batches to subscribers.
 //!
-//! Receives the changes of all prefix caches of the process. A subscriber that does not keep up misses batches, which it notices
-//! by their numbers.
-//!
-//! Faults: a socket that fails is logged; the server goes on.
+//! Receives the changes of all prefix caches of the process. Each connection has a task of its own, so no subscriber delays
+//! another one or this actor.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use zeromq::{PubSocket, Socket, SocketSend, ZmqMessage};
+use tokio::sync::broadcast;
 
 use super::endpoint::{KvEventsError, listen_address};
-use super::history::History;
+use super::history::{Batch, History};
 use super::options::KvEventsOptions;
-use super::wire;
+use super::zmtp::{Kind, listen};
+use super::{subscriber, wire};
 use crate::core::cache_change::CacheChange;
+
+/// Batches that wait for subscribers that do not keep up, for all of them together.
+const WAITING: usize = 1024;
 
 /// Changes of the prefix cache of a replica.
 #[derive(Debug)]
@@ -29,7 +31,7 @@ pub(super) struct Changes {
 
 /// Startup arguments of the publisher.
 pub(super) struct PublisherArguments {
-    socket: PubSocket,
+    subscribers: broadcast::Sender<Batch>,
     options: KvEventsOptions,
     history: Arc<History>,
 }
@@ -37,11 +39,13 @@ pub(super) struct PublisherArguments {
 impl PublisherArguments {
     /// Listens for subscribers.
     pub async fn new(options: KvEventsOptions, history: Arc<History>) -> Result<Self, KvEventsError> {
-        let mut socket = PubSocket::new();
         let address = listen_address(&options.endpoint)?;
-        let bound = socket.bind(&address).await;
-        bound.map_err(|error| KvEventsError::Bind { endpoint: options.endpoint.clone(), reason: error.to_string() })?;
-        Ok(PublisherArguments { socket, options, history })
+        let (subscribers, _) = broadcast::channel(WAITING);
+        let batches = subscribers.clone();
+        let serve = move |connection| subscriber::serve(connection, batches.subscribe());
+        let bound = listen(&address, Kind::Publisher, serve).await;
+        bound.map_err(|reason| KvEventsError::Bind { endpoint: options.endpoint.clone(), reason })?;
+        Ok(PublisherArguments { subscribers, options, history })
     }
 }
 
@@ -68,13 +72,9 @@ impl Actor for Publisher {
         state: &mut PublisherArguments,
     ) -> Result<(), ActorProcessingErr> {
         let batch = Bytes::from(wire::encode(&changes, replica, at, state.options.format));
-        let number = state.history.add(batch.clone());
-        let mut message = ZmqMessage::from(state.options.topic_of(&model).into_bytes());
-        message.push_back(Bytes::copy_from_slice(&number.to_be_bytes()));
-        message.push_back(batch);
-        if let Err(error) = state.socket.send(message).await {
-            tracing::warn!(%error, "KV events were not sent");
-        }
+        let batch = state.history.add(&state.options.topic_of(&model), batch);
+        // Fails only when there are no subscribers.
+        let _ = state.subscribers.send(batch);
         Ok(())
     }
 }

@@ -238,7 +238,7 @@ impl SchedulerState {
             TierEffect::Demote(hash) => kv_store.demote(hash),
             TierEffect::Discard(tier, hash) => kv_store.discard(tier, hash),
             TierEffect::Fetch { fetch, tier, peer, blocks, time_limit } => {
-                kv_store.fetch(fetch, (tier, peer), blocks, self.me.clone());
+                kv_store.fetch(fetch, (tier, peer), (blocks, time_limit), self.me.clone());
                 self.me.send_after(time_limit, move || PolicyEvent::FetchTimedOut(fetch).into());
             }
             TierEffect::Write { fetch, blocks } => {

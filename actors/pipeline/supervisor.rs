@@ -245,10 +245,9 @@ impl<S: ModelSource> SupervisorState<S> {
         let limits = engine.limits().clone();
         metrics::replica_loaded(&self.options.model_id, self.replica.index, &card, &limits);
         if self.actors.is_none() {
-            let limits = limits.clone();
-            let model = ServedModel::new(card, memory, limits, tokenizer, chat_template);
+            let model = ServedModel::new(card, memory, limits.clone(), tokenizer, chat_template);
             let model = model.with_adapters(self.source.adapters());
-            let kv_store = self.start_kv_store(engine.block_layout(), &files);
+            let kv_store = self.start_kv_store((engine.block_layout(), limits.context_tokens), &files);
             self.start_actors(me, Arc::new(model), kv_store).await?;
         }
         self.start_request_actors(me).await?;
@@ -302,7 +301,11 @@ impl<S: ModelSource> SupervisorState<S> {
 
     /// Starts the lower tiers of the KV cache, as far as the options ask for them and the model can have them. The model also runs
     /// without them.
-    fn start_kv_store(&self, layout: Option<BlockLayout>, files: &ModelFiles) -> Option<KvStore> {
+    fn start_kv_store(
+        &self,
+        (layout, context_tokens): (Option<BlockLayout>, usize),
+        files: &ModelFiles,
+    ) -> Option<KvStore> {
         let mut options = self.options.kv_store.clone();
         if !options.is_used() {
             return None;
@@ -324,7 +327,8 @@ impl<S: ModelSource> SupervisorState<S> {
             options.peers.allowed.clear();
         }
         let identity = identity.unwrap_or_else(|| ModelIdentity::Name(String::new()));
-        let started = KvStore::start(&options, layout, identity, (self.replica.index, self.replica.replicas()));
+        let started =
+            KvStore::start(&options, (layout, context_tokens), identity, (self.replica.index, self.replica.replicas()));
         started.map_err(|error| tracing::error!(model, %error, "the KV cache has no lower tiers")).ok()
     }
 

@@ -76,7 +76,8 @@ pub struct Content {
     pub prompt: Vec<TokenId>,
     /// The tokens of the answer.
     pub tokens: Vec<TokenId>,
-    /// Added to the logits of these tokens.
+    /// Added to the logits of these tokens. JSON has no infinity: `null` means that the token never appears.
+    #[serde(with = "biases")]
     pub logit_bias: Vec<(TokenId, f32)>,
     /// The penalty on repetitions, which has texts at which they end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -191,6 +192,22 @@ impl Content {
     }
 }
 
+/// The form of [`Content::logit_bias`] in JSON.
+mod biases {
+    use cuelight_engine::engine::TokenId;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(biases: &[(TokenId, f32)], serializer: S) -> Result<S::Ok, S::Error> {
+        let finite = |&(token, bias): &(TokenId, f32)| (token, Some(bias).filter(|bias| bias.is_finite()));
+        biases.iter().map(finite).collect::<Vec<_>>().serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(TokenId, f32)>, D::Error> {
+        let biases = Vec::<(TokenId, Option<f32>)>::deserialize(deserializer)?;
+        Ok(biases.into_iter().map(|(token, bias)| (token, bias.unwrap_or(f32::NEG_INFINITY))).collect())
+    }
+}
+
 /// A fingerprint of all tokens up to the end of each whole block.
 fn fingerprints(tokens: &[TokenId], secret: u64) -> Vec<u64> {
     let mut hasher = DefaultHasher::new();
@@ -210,9 +227,20 @@ fn token_of(seed: impl Hash, vocabulary: &[TokenId]) -> TokenId {
     vocabulary.get(index as usize).copied().unwrap_or_default()
 }
 
+#[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_that_never_appears_is_recorded() {
+        let sampling =
+            SamplingParams { logit_bias: vec![(2, f32::NEG_INFINITY), (7, 1.5)], ..SamplingParams::default() };
+        let content = Content::new(&GenerationRequest { sampling, ..GenerationRequest::default() }, vec![3]);
+        let line = serde_json::to_string(&content).unwrap();
+        assert!(line.contains("[[2,null],[7,1.5]]"), "{line}");
+        assert_eq!(serde_json::from_str::<Content>(&line).unwrap(), content);
+    }
 
     #[test]
     fn prompts_that_begin_alike_have_stand_ins_that_begin_alike() {

@@ -12,5 +12,5 @@ pub mod reader;
 pub mod recorder;
 
 pub use self::entry::{Content, Entry, EntryTimes};
-pub use self::reader::{ReadError, read};
+pub use self::reader::{InvalidLine, ReadError, Recorded, read};
 pub use self::recorder::Recorder;

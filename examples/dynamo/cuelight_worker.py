@@ -8,7 +8,7 @@ Dynamo's frontend renders the chat template, makes tokens of it, and chooses a w
 a completion, and the tokens of the answer back. DIR has the model's Hugging Face files for the frontend: `config.json`,
 `tokenizer.json`, `tokenizer_config.json`.
 
-When its server is lost, the worker ends, so that the frontend continues its requests on other workers.
+When its server is lost or shuts down, the worker ends, so that the frontend continues its requests on other workers.
 """
 
 import argparse
@@ -32,14 +32,16 @@ SAMPLING = ["temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequ
 STOP = ["max_tokens", "min_tokens", "ignore_eos"]
 CONSTRAINTS = ["json", "regex", "choice", "grammar", "structural_tag"]
 SNAPSHOT_SECONDS = 0.25
+# A line of a stream has the log-probabilities of many tokens.
+LINE_BYTES = 16 << 20
 
 
 class ServerLost(Exception):
-    """The server does not answer, or a stream broke off."""
+    """The server does not answer, shuts down, or a stream broke off."""
 
 
-def completion(request, model):
-    """The body of a completion for a request of the frontend."""
+def completion(request, model, context_tokens):
+    """The body of a completion for a request of the frontend. Without a limit, an answer may fill the context."""
     sampling = request.get("sampling_options") or {}
     stop = request.get("stop_conditions") or {}
     output = request.get("output_options") or {}
@@ -47,6 +49,9 @@ def completion(request, model):
     body["stream_options"] = {"include_usage": True}
     body |= {name: sampling[name] for name in SAMPLING if sampling.get(name) is not None}
     body |= {name: stop[name] for name in STOP if stop.get(name) is not None}
+    if "max_tokens" not in body and context_tokens:
+        # The default of the route is 16 tokens.
+        body["max_tokens"] = max(1, context_tokens - len(request["token_ids"]))
     ends = (stop.get("stop_token_ids") or []) + (stop.get("stop_token_ids_hidden") or [])
     if ends and not stop.get("ignore_eos"):
         body["stop_token_ids"] = ends
@@ -82,6 +87,12 @@ def gauges(text):
     return found
 
 
+def end(error):
+    """Ends the worker at once. The frontend then continues its requests on other workers."""
+    log.error("the server is lost: %s", error)
+    os._exit(1)
+
+
 class CuelightEngine(LLMEngine):
     """The engine that Dynamo sees: a server, reached over HTTP."""
 
@@ -98,6 +109,7 @@ class CuelightEngine(LLMEngine):
         parser.add_argument("--tokenizer", required=True, help="directory with the model's Hugging Face files")
         parser.add_argument("--model-name", help="name for clients of the frontend; if not set, that of the server")
         parser.add_argument("--kv-events", help="the address after --kv-events of the server")
+        parser.add_argument("--kv-topic", help="the topic of the model's events; if not set, all, for a server with one model")
         parser.add_argument("--api-key", default=os.environ.get("CUELIGHT_CLIENT_KEY"), help="key of the server")
         parser.add_argument("--namespace", default="dynamo")
         parser.add_argument("--component", default="cuelight")
@@ -107,7 +119,9 @@ class CuelightEngine(LLMEngine):
         parser.add_argument("--event-plane", default="zmq")
         options = parser.parse_args(argv)
         engine = cls(options)
-        engine.served = await engine.served_model()
+        engine.served, models = await engine.served_model()
+        if options.kv_events and options.kv_topic is None and models > 1:
+            parser.error("the server has several models: give the topic of this one with --kv-topic")
         name = options.model_name or engine.served
         config = WorkerConfig(
             namespace=options.namespace,
@@ -128,11 +142,13 @@ class CuelightEngine(LLMEngine):
             headers = {"Authorization": f"Bearer {self.options.api_key}"} if self.options.api_key else {}
             no_limit = aiohttp.TCPConnector(limit=0)
             timeout = aiohttp.ClientTimeout(total=None)
-            self.http = aiohttp.ClientSession(self.options.url, headers=headers, connector=no_limit, timeout=timeout)
+            self.http = aiohttp.ClientSession(
+                self.options.url, headers=headers, connector=no_limit, timeout=timeout, read_bufsize=LINE_BYTES
+            )
         return self.http
 
     async def served_model(self):
-        """Waits until the server is ready. Returns the name of its model."""
+        """Waits until the server is ready. Returns the name of its first model, and the number of its models."""
         while True:
             try:
                 async with self.session().get("/ready") as answer:
@@ -143,8 +159,9 @@ class CuelightEngine(LLMEngine):
             await asyncio.sleep(0.5)
         async with self.session().get("/v1/models") as answer:
             answer.raise_for_status()
-            self.card = (await answer.json())["data"][0]
-        return self.card["id"]
+            cards = (await answer.json())["data"]
+        self.card = cards[0]
+        return self.card["id"], len(cards)
 
     async def metrics(self):
         async with self.session().get("/metrics") as answer:
@@ -166,7 +183,8 @@ class CuelightEngine(LLMEngine):
         )
 
     async def kv_event_sources(self):
-        return [ZmqSource(self.options.kv_events, "kv@")] if self.options.kv_events else []
+        topic = "kv@" if self.options.kv_topic is None else self.options.kv_topic
+        return [ZmqSource(self.options.kv_events, topic)] if self.options.kv_events else []
 
     def component_metrics_dp_ranks(self):
         return [0]
@@ -174,29 +192,42 @@ class CuelightEngine(LLMEngine):
     def attach_snapshot_publisher(self, publisher):
         self.publisher = publisher
 
+    async def check_ready(self):
+        """Raises ServerLost when the server shuts down or has failed."""
+        async with self.session().get("/ready") as answer:
+            status = None if answer.status == 200 else (await answer.json()).get("status")
+        if status in ("draining", "failed"):
+            raise ServerLost(f"it is {status}")
+
     async def watch(self):
-        """Tells the router how full the KV cache is."""
+        """Tells the router how full the KV cache is. Ends the worker when its server shuts down."""
         while True:
             try:
+                await self.check_ready()
                 found = await self.metrics()
                 used, total = (int(found[f"cuelight_kv_blocks_{kind}"]) for kind in ("used", "total"))
                 if self.publisher is not None:
                     self.publisher.publish(0, ComponentSnapshot(used, total, used / max(total, 1), 0))
-            except (aiohttp.ClientError, KeyError) as error:
+            except ServerLost as error:
+                end(error)
+            except (aiohttp.ClientError, KeyError, ValueError) as error:
                 log.warning("the metrics of the server cannot be read: %s", error)
             await asyncio.sleep(SNAPSHOT_SECONDS)
 
     async def generate(self, request, context):
         try:
-            async for chunk in self.stream(completion(request, self.served), context):
+            body = completion(request, self.served, self.card.get("max_model_len"))
+            async for chunk in self.stream(body, context):
                 yield chunk
         except (aiohttp.ClientError, ServerLost, ConnectionError) as error:
-            log.error("the server is lost: %s", error)
-            os._exit(1)
+            end(error)
 
     async def stream(self, body, context):
         """The chunks of a completion. Leaving the block closes the connection, which cancels the request at the server."""
         async with self.session().post("/v1/completions", json=body) as answer:
+            if answer.status == 503:
+                # Unless it only has too many connections.
+                await self.check_ready()
             if answer.status != 200:
                 raise ValueError((await answer.json())["error"]["message"])
             last = None

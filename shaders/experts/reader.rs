@@ -1,5 +1,6 @@
 //! A thread that reads weights from their file while other threads compute.
 
+use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,14 +12,20 @@ use crate::weight::Weight;
 ///
 /// It reads one weight at a time and prefetches only the next one. This keeps the disk busy, and little outstanding
 /// work delays a new request.
-#[derive(Debug)]
 pub struct Reader {
     queue: Arc<ReadQueue>,
     thread: Option<JoinHandle<()>>,
 }
 
+impl fmt::Debug for Reader {
+    /// Without its state, which is no part of what an op computes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").finish_non_exhaustive()
+    }
+}
+
 /// The weights to read, and the number of the request.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct ReadQueue {
     weights: Mutex<Vec<Weight>>,
     changed: Condvar,

@@ -48,6 +48,9 @@ macro_rules! modules {
 }
 include!(concat!(env!("OUT_DIR"), "/modules.rs"));
 
+/// The hash of the sources of all shaders. Shaders of other sources may round differently.
+pub const SOURCES: &str = include_str!("../spirv/SOURCES");
+
 #[cfg(test)]
 mod tests {
     use super::Module;

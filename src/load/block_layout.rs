@@ -1,5 +1,8 @@
 //! What the bytes of copied KV blocks depend on, in addition to the files of the model.
 
+use std::fmt::{self, Write};
+
+use cuelight_shaders::gpu::module::SOURCES;
 use cuelight_shaders::matmul::rounds_to_bfloat16;
 use cuelight_shaders::op::Op;
 
@@ -27,7 +30,7 @@ fn of_part(part: &ModelPart, options: &LoadOptions) -> String {
         Target::Cpu => cpu(options),
         Target::Vulkan(info, _) => {
             let batches = if options.deterministic { "deterministic" } else { "any batch" };
-            format!("{} with {}, {batches}", info.name, info.driver)
+            format!("{} with {} and shaders {}, {batches}", info.name, info.driver, SOURCES.trim_end())
         }
     };
     let stored: Vec<usize> =
@@ -60,14 +63,62 @@ impl Fnv {
         }
     }
 
-    /// An op, its weights by name and format, and its tables, such as the frequencies of positions, which may depend on settings.
+    /// An op with its parameters, its weights by name and format, and its tables, such as the frequencies of positions, which may
+    /// depend on settings.
     fn op(&mut self, op: &dyn Op) {
         self.bytes(op.name().as_bytes());
+        // Never fails: the hash takes everything.
+        let _ = write!(self, " {op:?}");
         for weight in op.weights() {
-            self.bytes(format!(" {} {:?}", weight.name, weight.format).as_bytes());
+            let _ = write!(self, " {} {:?}", weight.name, weight.format);
         }
         for value in op.gpu_tables().into_iter().flatten() {
             self.bytes(&value.to_le_bytes());
         }
+    }
+}
+
+impl Write for Fnv {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.bytes(text.as_bytes());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cuelight_shaders::attention::{Attention, Window};
+    use cuelight_shaders::kv::KvShape;
+    use cuelight_shaders::scale::Scale;
+
+    use super::*;
+
+    fn hash(op: &dyn Op) -> u64 {
+        let mut hash = Fnv::default();
+        hash.op(op);
+        hash.0
+    }
+
+    #[test]
+    fn ops_differ_when_one_of_their_numbers_does() {
+        let attention = |window, scale| Attention {
+            layer: 0,
+            stores: true,
+            n_heads: 2,
+            kv: KvShape { n_kv_heads: 1, key_dim: 16, value_dim: 16, values_in_keys: false },
+            scale,
+            window,
+            sees_later: false,
+            softcap: None,
+            sinks: None,
+            slopes: None,
+            most_selected: None,
+        };
+        let plain = hash(&attention(None, 0.25));
+        assert_eq!(plain, hash(&attention(None, 0.25)));
+        assert_ne!(plain, hash(&attention(None, 0.25_f32.next_up())));
+        assert_ne!(plain, hash(&attention(Some(Window::Last(32)), 0.25)));
+        assert_ne!(hash(&attention(Some(Window::Last(32)), 0.25)), hash(&attention(Some(Window::Last(33)), 0.25)));
+        assert_ne!(hash(&Scale::new(0.5)), hash(&Scale::new(0.25)));
     }
 }

@@ -13,7 +13,8 @@ use super::terminal::print;
 use super::{CliError, Context, async_runtime, model, model_help};
 use crate::config::Given;
 use crate::config::flags::{Flags, ModelFlags};
-use crate::recording::{self, Entry};
+use crate::core::error_chain::error_chain;
+use crate::recording::{self, Entry, Recorded};
 
 /// Repeat the requests that `cuelight serve --record` wrote, and compare the answers.
 #[derive(Debug, clap::Args)]
@@ -58,7 +59,7 @@ impl Args {
 /// # Errors
 /// [`CliError`] when the recording or the model cannot be read, or an answer differs.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
-    let entries = entries_of(args)?;
+    let Recorded { entries, invalid } = entries_of(args)?;
     let tokio = async_runtime::tokio_runtime()?;
     let started = start::start(&args.model, model::PlanDetail::Line, context, &tokio)?;
     let player = Player { parallel: args.parallel.get(), keeps_pace: args.pace };
@@ -69,12 +70,15 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
         }
     });
     tokio.shutdown_background();
-    report(args, &entries, &outcomes?, &started)
+    // After the others, so that each outcome of an entry has its index.
+    let failed = invalid.iter().map(|line| Outcome::Failed(error_chain(line)));
+    let outcomes: Vec<Outcome> = outcomes?.into_iter().chain(failed).collect();
+    report(args, &entries, &outcomes, &started)
 }
 
-/// The entries of one model.
-fn entries_of(args: &Args) -> Result<Vec<Entry>, CliError> {
-    let mut entries = recording::read(&args.recording).map_err(CliError::other)?;
+/// The entries of one model, and the lines that are none.
+fn entries_of(args: &Args) -> Result<Recorded, CliError> {
+    let Recorded { mut entries, invalid } = recording::read(&args.recording).map_err(CliError::other)?;
     let mut names: Vec<String> = entries.iter().map(|entry| entry.model.clone()).collect();
     names.sort();
     names.dedup();
@@ -91,7 +95,7 @@ fn entries_of(args: &Args) -> Result<Vec<Entry>, CliError> {
         Some(name) if entries.is_empty() => {
             Err(CliError::Usage(format!("the recording has no requests for {name}, only for {}", names.join(", "))))
         }
-        _ => Ok(entries),
+        _ => Ok(Recorded { entries, invalid }),
     }
 }
 

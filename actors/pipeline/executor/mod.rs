@@ -89,6 +89,8 @@ pub struct ExecutorState<E> {
     device: Device<E>,
     queue: StepQueue,
     active: Option<ActiveStep>,
+    /// Copies of blocks that wait until a discarded step has ended.
+    held_copies: Vec<DeviceCommand>,
     step_timeout: Duration,
     sampler: ActorRef<SamplerMsg>,
     scheduler: ActorRef<SchedulerMsg>,
@@ -137,6 +139,7 @@ impl<E: Engine> Actor for Executor<E> {
             device,
             queue: StepQueue::default(),
             active: None,
+            held_copies: Vec::new(),
             step_timeout,
             sampler,
             scheduler,
@@ -155,9 +158,8 @@ impl<E: Engine> Actor for Executor<E> {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             ExecutorMsg::Run(step) => state.queue.push(step),
-            // The device does these next. Steps that were sent before and wait for tokens neither read nor write these blocks.
-            ExecutorMsg::Store(copies) => state.device.send(DeviceCommand::ReadBlocks(copies), &me),
-            ExecutorMsg::Write(contents) => state.device.send(DeviceCommand::WriteBlocks(contents), &me),
+            ExecutorMsg::Store(copies) => state.copy(DeviceCommand::ReadBlocks(copies), &me),
+            ExecutorMsg::Write(contents) => state.copy(DeviceCommand::WriteBlocks(contents), &me),
             ExecutorMsg::Resync => state.queue.resync(),
             ExecutorMsg::Connect { sampler, scheduler } => state.connect(sampler, scheduler),
             ExecutorMsg::Tokens { step, tokens } => state.queue.record_tokens(step, tokens),
@@ -179,20 +181,31 @@ impl<E: Engine> Actor for Executor<E> {
 }
 
 impl<E: Engine> ExecutorState<E> {
-    /// Serves another scheduler and sampler. The blocks of the step on the device may be in use again when it ends, but the
-    /// device runs steps one after the other, so it writes to them before the new step does.
+    /// Serves another scheduler and sampler. The blocks of the step on the device may be in use again before it ends. It writes to
+    /// them before the next step does, because the device runs steps one after the other, and before the next copies.
     fn connect(&mut self, sampler: ActorRef<SamplerMsg>, scheduler: ActorRef<SchedulerMsg>) {
         self.sampler = sampler;
         self.scheduler = scheduler;
         self.queue = StepQueue::default();
+        self.held_copies.clear();
         if let Some(active) = &mut self.active {
             active.is_discarded = true;
+        }
+    }
+
+    /// Copies blocks. The device does that next: steps that were sent before neither read nor write these blocks, unless the step
+    /// on the device is that of a scheduler that was replaced. Where such a step waits for experts, it would go on after the copy.
+    fn copy(&mut self, command: DeviceCommand, me: &ActorRef<ExecutorMsg>) {
+        match self.active.as_ref().is_some_and(|active| active.is_discarded) {
+            true => self.held_copies.push(command),
+            false => self.device.send(command, me),
         }
     }
 
     /// Starts the next step when the device is idle and the step's tokens are known.
     fn start_next(&mut self, me: &ActorRef<ExecutorMsg>) -> Result<(), ActorProcessingErr> {
         while self.active.is_none() {
+            self.held_copies.drain(..).for_each(|command| self.device.send(command, me));
             let Some(PlannedStep { step, ids, tasks, .. }) = self.queue.pop() else { return Ok(()) };
             let hidden = HiddenShares::of(&step, &ids);
             let (id, begun, rows, sequences) = (step.id, Instant::now(), step.rows(), step.sequences.len());
@@ -351,26 +364,4 @@ fn sampled_tokens(tasks: &[SampleTask], sampled: &[Option<SampledToken>]) -> Opt
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_next_step_has_its_tokens_when_the_engine_sampled_all_of_them() {
-        let task = |id, samples| SampleTask {
-            id: RequestId(id),
-            rows: 1,
-            first_position: 0,
-            scores_prompt: false,
-            hidden_rows: 0,
-            samples,
-            draft: None,
-            canvas: None,
-        };
-        let tasks = [task(1, true), task(2, true), task(3, false)];
-        let [some, faulty] = [Some(SampledToken::Token(9)), Some(SampledToken::NotFinite(4))];
-        assert_eq!(sampled_tokens(&tasks, &[some, some, None]), Some(vec![(RequestId(1), 9), (RequestId(2), 9)]));
-        assert_eq!(sampled_tokens(&tasks, &[faulty, some, None]), Some(vec![(RequestId(2), 9)]), "one has failed");
-        assert_eq!(sampled_tokens(&tasks, &[some, None, None]), None, "one token has to be sampled from logits");
-        assert_eq!(sampled_tokens(&tasks, &[]), None, "the engine does not sample");
-    }
-}
+mod tests;

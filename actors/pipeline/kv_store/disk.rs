@@ -3,10 +3,10 @@
 //! The writer also opens the directory: it hashes the model's files, removes what is unfinished, and reports which blocks are there.
 //! No other thread waits for the disk.
 
-use std::fs;
+use std::fs::{self, DirEntry};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -239,7 +239,11 @@ impl Writer {
     /// Reports the blocks that are there, the least recently used first.
     fn list(&self) {
         let Some(directory) = self.opened.get() else { return };
-        let blocks = self.blocks_in(&directory.path).unwrap_or_default();
+        let blocks = self.blocks_in(&directory.path).unwrap_or_else(|error| {
+            let path = directory.path.display();
+            tracing::warn!(%path, %error, "the KV blocks on disk are not used: the directory cannot be read");
+            Vec::new()
+        });
         let file_bytes = (self.arguments.block_bytes + HEADER_BYTES) as u64 + FILE_OVERHEAD;
         let bytes = self.arguments.bytes / self.arguments.replicas.max(1) as u64;
         let most = usize::try_from(bytes / file_bytes).unwrap_or(usize::MAX);
@@ -247,19 +251,30 @@ impl Writer {
         (self.report)(TierReport::Ready(limits, blocks));
     }
 
-    fn blocks_in(&self, path: &PathBuf) -> io::Result<Vec<(BlockHash, bool)>> {
+    fn blocks_in(&self, path: &Path) -> io::Result<Vec<(BlockHash, bool)>> {
         let mut found: Vec<(SystemTime, BlockHash)> = Vec::new();
-        for entry in fs::read_dir(path)?.flatten() {
-            let Some(hash) = block_file::hash_of(&entry.file_name().to_string_lossy()) else { continue };
-            let metadata = entry.metadata()?;
-            if metadata.len() == (self.arguments.block_bytes + HEADER_BYTES) as u64 {
-                found.push((metadata.modified()?, hash));
-            } else {
-                fs::remove_file(entry.path())?;
+        for entry in fs::read_dir(path)? {
+            match entry.and_then(|entry| self.block_of(&entry)) {
+                Ok(block) => found.extend(block),
+                // The others are of use without it.
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "a file of a KV block is left out: it cannot be read or removed");
+                }
             }
         }
         found.sort_unstable();
         Ok(found.into_iter().map(|(_, hash)| (hash, true)).collect())
+    }
+
+    /// The time of the last use and the block of a file. A file of another length is removed.
+    fn block_of(&self, entry: &DirEntry) -> io::Result<Option<(SystemTime, BlockHash)>> {
+        let Some(hash) = block_file::hash_of(&entry.file_name().to_string_lossy()) else { return Ok(None) };
+        let metadata = entry.metadata()?;
+        if metadata.len() == (self.arguments.block_bytes + HEADER_BYTES) as u64 {
+            return Ok(Some((metadata.modified()?, hash)));
+        }
+        fs::remove_file(entry.path())?;
+        Ok(None)
     }
 }
 
@@ -316,7 +331,7 @@ impl Reader {
 mod tests {
     use super::*;
 
-    fn open(directory: &KvDirectory, bytes: u64, replica: usize) -> BlockDirectory {
+    fn writer(directory: &KvDirectory, bytes: u64, replica: usize) -> Writer {
         let arguments = DiskArguments {
             directory: directory.clone(),
             bytes,
@@ -328,9 +343,27 @@ mod tests {
             limits: TierLimits::default(),
             memory: HostBlocks::new(0, 64),
         };
-        let writer = Writer { arguments, opened: Opened::default(), report: Box::new(|_| {}) };
+        Writer { arguments, opened: Opened::default(), report: Box::new(|_| {}) }
+    }
+
+    fn open(directory: &KvDirectory, bytes: u64, replica: usize) -> BlockDirectory {
+        let writer = writer(directory, bytes, replica);
         writer.open().unwrap();
         Arc::into_inner(writer.opened).unwrap().into_inner().unwrap()
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_removed_does_not_hide_the_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let writer = writer(&KvDirectory::open(directory.path()).unwrap(), 3000, 0);
+        let files = tempfile::tempdir().unwrap();
+        let path = |number: u8| block_file::path(files.path(), &BlockHash([number; 32]));
+        // A directory has another length than a file, and removing a file does not remove it.
+        fs::create_dir(path(1)).unwrap();
+        fs::write(path(2), [0; 5]).unwrap();
+        fs::write(path(3), [0; 64 + HEADER_BYTES]).unwrap();
+        assert_eq!(writer.blocks_in(files.path()).unwrap(), [(BlockHash([3; 32]), true)]);
+        assert_eq!((path(1).exists(), path(2).exists()), (true, false));
     }
 
     #[test]

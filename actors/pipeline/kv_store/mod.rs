@@ -8,14 +8,18 @@
 //! - `disk`: the threads that write and read files
 //! - `shared`: the blocks that other servers may load
 //! - `peers`: loads blocks from other servers
+//! - `peer_rules`: from which servers
 //! - `peer_protocol`: what servers send each other
+//! - `peer_key`: how they know each other
 
 mod block_file;
 mod checksum;
 mod directory;
 mod disk;
 mod model_content;
+mod peer_key;
 mod peer_protocol;
+mod peer_rules;
 mod peers;
 mod shared;
 
@@ -23,7 +27,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cuelight_engine::engine::BlockLayout;
 use cuelight_engine::host_blocks::{HostBlock, HostBlocks};
@@ -36,8 +40,10 @@ pub use self::disk::Fetched;
 use self::disk::{Disk, DiskArguments, Report};
 pub use self::model_content::ModelIdentity;
 use self::model_content::{hex, meaning};
+pub use self::peer_key::PeerKey;
 pub use self::peer_protocol::{BlocksRequest, PATH as BLOCKS_PATH};
-pub use self::peers::{InvalidPeerRule, PeerKey, PeerOptions, PeerRule};
+pub use self::peer_rules::{InvalidPeerRule, PeerHosts, PeerRule};
+pub use self::peers::PeerOptions;
 use self::peers::{Meaning, Peers};
 use self::shared::BlockSource;
 pub use self::shared::{ShareError, SharedBlocks};
@@ -94,6 +100,7 @@ pub struct KvStore(Arc<Store>);
 
 struct Store {
     layout: BlockLayout,
+    context_tokens: usize,
     memory: HostBlocks,
     host_limits: TierLimits,
     host: Mutex<HostTier>,
@@ -126,14 +133,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl KvStore {
-    /// A store for the blocks of an engine with this layout, which is one of the `replicas` replicas of a model. `replica` is its
-    /// index. The replicas share the memory and the disk.
+    /// A store for the blocks of an engine with this layout and length of the context, which is one of the `replicas` replicas of a
+    /// model. `replica` is its index. The replicas share the memory and the disk.
     ///
     /// # Errors
     /// When the system starts no thread, or no client for other servers can be made.
     pub fn start(
         options: &KvStoreOptions,
-        layout: BlockLayout,
+        (layout, context_tokens): (BlockLayout, usize),
         model: ModelIdentity,
         (replica, replicas): (usize, usize),
     ) -> io::Result<Self> {
@@ -170,6 +177,7 @@ impl KvStore {
                 disk.and_then(|disk| Disk::start(disk, report_to(store)).map_err(|error| failed = Some(error)).ok());
             Store {
                 layout,
+                context_tokens,
                 memory,
                 host_limits,
                 host: Mutex::default(),
@@ -245,12 +253,12 @@ impl KvStore {
         }
     }
 
-    /// Reads blocks from a tier, or from another server, for a scheduler, which gets the result as a message.
+    /// Reads blocks from a tier, or from another server within a time limit, for a scheduler, which gets the result as a message.
     pub fn fetch(
         &self,
         fetch: FetchId,
         (tier, peer): (Tier, Option<Arc<PeerAddress>>),
-        blocks: Vec<BlockContent>,
+        (blocks, time_limit): (Vec<BlockContent>, Duration),
         scheduler: ActorRef<SchedulerMsg>,
     ) {
         // Fails only when the scheduler is gone.
@@ -261,7 +269,7 @@ impl KvStore {
                 let (peers, meaning) = (Arc::clone(peers), self.0.meaning.clone());
                 tokio::spawn(async move {
                     let began = Instant::now();
-                    let found = peers.read(&peer, meaning, &blocks).await;
+                    let found = peers.read(&peer, meaning, &blocks, time_limit).await;
                     reply(Fetched::of(fetch, tier, &blocks, found, began));
                 });
             }
@@ -332,6 +340,10 @@ impl Store {
 impl BlockSource for Store {
     fn means(&self, meaning: &str) -> bool {
         self.meaning.borrow().as_deref() == Some(meaning)
+    }
+
+    fn context_tokens(&self) -> usize {
+        self.context_tokens
     }
 
     /// A block in host memory.

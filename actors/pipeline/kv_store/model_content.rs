@@ -66,9 +66,11 @@ fn hash_files(files: &ModelFiles) -> io::Result<String> {
     Ok(hex(&hash.finalize()))
 }
 
-/// What the blocks of a model mean: a text that is equal for servers that may use each other's blocks only.
+/// What the blocks of a model mean: a text that is equal for servers that may use each other's blocks only. Another version of the
+/// program may round differently.
 pub(super) fn meaning(model: &str, block_bytes: usize, description: &str) -> String {
-    format!("KV blocks of {block_bytes} bytes, format 1\nmodel {model}\n{description}\n")
+    let version = env!("CARGO_PKG_VERSION");
+    format!("KV blocks of {block_bytes} bytes, format 1, of version {version}\nmodel {model}\n{description}\n")
 }
 
 /// Adds the length and the bytes of a file.
@@ -86,4 +88,15 @@ fn add_file(hash: &mut Sha256, path: &Path) -> io::Result<()> {
 
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_another_version_mean_something_else() {
+        let text = meaning("model", 64, "layout");
+        assert!(text.contains(concat!(" version ", env!("CARGO_PKG_VERSION"), "\n")), "{text}");
+    }
 }

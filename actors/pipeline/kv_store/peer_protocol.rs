@@ -1,5 +1,5 @@
 //! How servers ask each other for KV blocks: `POST /kv/blocks` with a [`BlocksRequest`], answered by the blocks one after the other,
-//! each with the header of a [block's file](super::block_file).
+//! each with the header of a [block's file](super::block_file), [sealed](super::peer_key) if the request has a token.
 //!
 //! The answer ends before the first block that the server does not have. A client that knows the tokens of a prompt and the salt of its
 //! tenant can ask for its blocks; nothing else can be learnt from them than what the prompt contains.
@@ -31,13 +31,13 @@ impl BlocksRequest {
         Some(BlocksRequest { meaning: meaning.to_owned(), before, tokens })
     }
 
-    /// The blocks that it asks for.
+    /// The blocks that it asks for, hashed one after the other as they are taken.
     ///
     /// # Errors
     /// [`NotAHash`] when `before` is not one.
-    pub(super) fn blocks(&self) -> Result<Vec<BlockContent>, NotAHash> {
+    pub(super) fn blocks(&self) -> Result<impl Iterator<Item = BlockContent> + Send + '_, NotAHash> {
         let before: BlockHash = self.before.parse()?;
-        Ok(before.blocks_after(&self.tokens).collect())
+        Ok(before.blocks_after(&self.tokens))
     }
 }
 
@@ -54,7 +54,7 @@ mod tests {
         assert_eq!(all.len(), 3);
         for first in 0..3 {
             let request = BlocksRequest::of("model", &all[first..]).unwrap();
-            assert_eq!(request.blocks().unwrap(), all[first..]);
+            assert_eq!(request.blocks().unwrap().collect::<Vec<_>>(), all[first..]);
         }
         assert_eq!(BlocksRequest::of("model", &[]), None);
     }

@@ -1,22 +1,24 @@
 //! Loads blocks from other servers.
 
-use std::net::IpAddr;
-use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use cuelight_engine::host_blocks::{HostBlock, HostBlocks};
 use reqwest::header::CONTENT_TYPE;
+use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::block_file::{HEADER_BYTES, header};
+use super::block_file::HEADER_BYTES;
+use super::peer_key::{PeerKey, Seal};
 use super::peer_protocol::{BlocksRequest, PATH};
+use super::peer_rules::PeerRule;
 use crate::core::block_hash::BlockContent;
 use crate::core::error_chain::error_chain;
-use crate::core::kv_transfer::{PeerAddress, is_name};
+use crate::core::kv_transfer::PeerAddress;
 
 /// Longest time until a connection is made, and between two parts of an answer.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -25,7 +27,13 @@ const SILENCE: Duration = Duration::from_secs(2);
 const READ_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long a read waits for host memory.
-const MEMORY_PATIENCE: Duration = Duration::from_secs(1);
+const MEMORY_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long a server that has failed is not asked.
+const FAILURE_PAUSE: Duration = Duration::from_secs(5);
+
+/// Bytes of the reason for a refusal that are read.
+const REASON_BYTES: usize = 500;
 
 /// Least time between two warnings.
 const PAUSE: Duration = Duration::from_secs(60);
@@ -35,83 +43,16 @@ const PAUSE: Duration = Duration::from_secs(60);
 pub struct PeerOptions {
     /// Requests may name these servers. Empty: blocks are loaded from no server.
     pub allowed: Vec<PeerRule>,
-    /// The key that the servers require.
+    /// The key that the servers require, and that their blocks are sealed with.
     pub key: Option<PeerKey>,
 }
 
-/// A key, which is not shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct PeerKey(pub String);
-
-impl std::fmt::Debug for PeerKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("PeerKey(hidden)")
-    }
-}
-
-/// Some servers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PeerRule {
-    /// All.
-    Any,
-    /// Those with addresses in a network: an address and the number of leading bits that count.
-    Network(IpAddr, u8),
-    /// Those with a host name.
-    Name(String),
-}
-
-/// A text that names no servers.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} names no servers: give a host name, an IP address, a network like 10.0.0.0/8, or * for all")]
-pub struct InvalidPeerRule(String);
-
-impl FromStr for PeerRule {
-    type Err = InvalidPeerRule;
-
-    fn from_str(text: &str) -> Result<Self, InvalidPeerRule> {
-        let invalid = || InvalidPeerRule(text.to_owned());
-        if text == "*" {
-            return Ok(PeerRule::Any);
-        }
-        if let Ok(address) = text.parse() {
-            return Ok(PeerRule::Network(address, width(address)));
-        }
-        if let Some((address, bits)) = text.split_once('/') {
-            let (address, bits): (IpAddr, u8) =
-                (address.parse().map_err(|_| invalid())?, bits.parse().map_err(|_| invalid())?);
-            return if bits <= width(address) { Ok(PeerRule::Network(address, bits)) } else { Err(invalid()) };
-        }
-        match is_name(text) {
-            true => Ok(PeerRule::Name(text.to_owned())),
-            false => Err(invalid()),
-        }
-    }
-}
-
-fn width(address: IpAddr) -> u8 {
-    if address.is_ipv4() { 32 } else { 128 }
-}
-
-/// The leading bits of an address.
-fn leading_bits(address: IpAddr, bits: u8) -> u128 {
-    let number = match address {
-        IpAddr::V4(address) => u128::from(u32::from(address)),
-        IpAddr::V6(address) => u128::from(address),
-    };
-    number.checked_shr(u32::from(width(address) - bits)).unwrap_or(0)
-}
-
-impl PeerRule {
-    /// Whether it names a server.
-    #[must_use]
-    pub fn allows(&self, peer: &PeerAddress) -> bool {
-        match self {
-            PeerRule::Any => true,
-            PeerRule::Name(name) => name.eq_ignore_ascii_case(&peer.host),
-            PeerRule::Network(network, bits) => peer.host.parse::<IpAddr>().is_ok_and(|address| {
-                address.is_ipv4() == network.is_ipv4() && leading_bits(address, *bits) == leading_bits(*network, *bits)
-            }),
-        }
+impl PeerOptions {
+    /// Whether blocks may be loaded from a server. A key is used only where a rule names the port, because any
+    /// client may name a server.
+    fn allows(&self, peer: &PeerAddress) -> bool {
+        let mut rules = self.allowed.iter().filter(|rule| self.key.is_none() || rule.port.is_some());
+        rules.any(|rule| rule.allows(peer))
     }
 }
 
@@ -130,10 +71,19 @@ enum PeerError {
     Truncated,
     #[error("a block is damaged")]
     Damaged,
-    #[error("it takes longer than {} s", READ_LIMIT.as_secs())]
+    #[error("a block is damaged, or does not come from a server with the same key")]
+    NotSealed,
+    #[error("it takes too long")]
     TooLong,
     #[error("no host memory is free")]
     NoMemory,
+}
+
+impl PeerError {
+    /// Whether the other server has failed, and not this one.
+    fn is_failure_of_peer(&self) -> bool {
+        !matches!(self, PeerError::NotAllowed | PeerError::TooEarly | PeerError::NoMemory)
+    }
 }
 
 /// What the blocks of this server mean, once it is known.
@@ -145,23 +95,48 @@ pub(super) struct Peers {
     client: Client,
     memory: HostBlocks,
     last_warning: Mutex<Option<Instant>>,
+    /// The servers that have failed, and when.
+    failed: Mutex<HashMap<PeerAddress, Instant>>,
 }
 
 impl Peers {
     /// Reads blocks to `memory`.
     pub fn new(options: PeerOptions, memory: HostBlocks) -> Result<Self, reqwest::Error> {
-        let client = Client::builder().no_proxy().connect_timeout(SILENCE).read_timeout(SILENCE).build()?;
-        Ok(Peers { options, client, memory, last_warning: Mutex::default() })
+        // A redirection would lead to a server that no rule allows.
+        let client = Client::builder().no_proxy().redirect(Policy::none()).connect_timeout(SILENCE);
+        let client = client.read_timeout(SILENCE).build()?;
+        Ok(Peers { options, client, memory, last_warning: Mutex::default(), failed: Mutex::default() })
     }
 
-    /// The leading blocks of `contents` that a server has and that arrive as they should.
-    pub async fn read(&self, peer: &PeerAddress, meaning: Meaning, contents: &[BlockContent]) -> Vec<Arc<HostBlock>> {
+    /// The leading blocks of `contents` that a server has and that arrive in time and as they should. A server that has failed is
+    /// not asked for some seconds.
+    pub async fn read(
+        &self,
+        peer: &PeerAddress,
+        meaning: Meaning,
+        contents: &[BlockContent],
+        time_limit: Duration,
+    ) -> Vec<Arc<HostBlock>> {
         let mut blocks = Vec::with_capacity(contents.len());
-        let read = timeout(READ_LIMIT, self.try_read(peer, meaning, contents, &mut blocks));
-        if let Err(error) = read.await.unwrap_or(Err(PeerError::TooLong)) {
+        if lock(&self.failed).get(peer).is_some_and(|failed| failed.elapsed() < FAILURE_PAUSE) {
+            return blocks;
+        }
+        let is_early = || meaning.borrow().is_none();
+        let read = timeout(time_limit.min(READ_LIMIT), self.try_read(peer, meaning.clone(), contents, &mut blocks));
+        let too_long = |_| Err(if is_early() { PeerError::TooEarly } else { PeerError::TooLong });
+        if let Err(error) = read.await.unwrap_or_else(too_long) {
+            if error.is_failure_of_peer() {
+                self.record_failure(peer);
+            }
             self.warn(peer, &error);
         }
         blocks
+    }
+
+    fn record_failure(&self, peer: &PeerAddress) {
+        let mut failed = lock(&self.failed);
+        failed.retain(|_, failed| failed.elapsed() < FAILURE_PAUSE);
+        failed.insert(peer.clone(), Instant::now());
     }
 
     async fn try_read(
@@ -171,7 +146,7 @@ impl Peers {
         contents: &[BlockContent],
         blocks: &mut Vec<Arc<HostBlock>>,
     ) -> Result<(), PeerError> {
-        if !self.options.allowed.iter().any(|rule| rule.allows(peer)) {
+        if !self.options.allows(peer) {
             return Err(PeerError::NotAllowed);
         }
         let known = timeout(SILENCE, meaning.wait_for(Option::is_some)).await;
@@ -181,15 +156,14 @@ impl Peers {
         let request =
             self.client.post(format!("http://{peer}{PATH}")).header(CONTENT_TYPE, "application/json").body(body);
         let request = match &self.options.key {
-            Some(PeerKey(key)) => request.bearer_auth(key),
+            Some(key) => request.bearer_auth(key.token()),
             None => request,
         };
         let response = request.send().await?;
         if !response.status().is_success() {
-            let status = response.status();
-            let reason: String = response.text().await.unwrap_or_default().chars().take(500).collect();
-            return Err(PeerError::Refused(status, reason));
+            return Err(PeerError::Refused(response.status(), reason_of(response).await));
         }
+        let seal = Seal { key: self.options.key.clone(), meaning };
         let mut answer = Answer { response, rest: Bytes::new() };
         for content in contents {
             let mut head = [0; HEADER_BYTES];
@@ -200,8 +174,8 @@ impl Peers {
             if !answer.fill(&mut block).await? {
                 return Err(PeerError::Truncated);
             }
-            if head != header(content, &block) {
-                return Err(PeerError::Damaged);
+            if !seal.is_on(&head, content, &block) {
+                return Err(if seal.key.is_some() { PeerError::NotSealed } else { PeerError::Damaged });
             }
             blocks.push(Arc::new(block));
         }
@@ -221,12 +195,27 @@ impl Peers {
     }
 
     fn warn(&self, peer: &PeerAddress, error: &PeerError) {
-        let mut last = self.last_warning.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.last_warning);
         if last.is_none_or(|last| last.elapsed() > PAUSE) {
             tracing::warn!(%peer, %error, "KV blocks of another server are computed instead of loaded");
             *last = Some(Instant::now());
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The beginning of the body of a refusal.
+async fn reason_of(mut response: Response) -> String {
+    let mut reason = Vec::new();
+    while reason.len() < REASON_BYTES
+        && let Ok(Some(part)) = response.chunk().await
+    {
+        reason.extend_from_slice(&part[..part.len().min(REASON_BYTES - reason.len())]);
+    }
+    String::from_utf8_lossy(&reason).into_owned()
 }
 
 /// The body of an answer.
@@ -259,37 +248,25 @@ impl Answer {
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::net::TcpListener;
 
-    #[test]
-    fn rules_name_hosts_addresses_and_networks() {
-        let allows = |rule: &str, host: &str| {
-            rule.parse::<PeerRule>().unwrap().allows(&PeerAddress { host: host.to_owned(), port: 1 })
-        };
-        for (rule, host) in [
-            ("*", "anything"),
-            ("prefill.local", "Prefill.local"),
-            ("10.1.2.3", "10.1.2.3"),
-            ("10.0.0.0/8", "10.255.0.1"),
-            ("0.0.0.0/0", "1.2.3.4"),
-            ("fd00::/8", "fd12::1"),
-            ("::1", "::1"),
-            ("::/0", "fd12::1"),
-        ] {
-            assert!(allows(rule, host), "{rule} {host}");
-        }
-        for (rule, host) in [
-            ("prefill.local", "prefill.localhost"),
-            ("10.1.2.3", "10.1.2.4"),
-            ("10.0.0.0/8", "11.0.0.1"),
-            ("10.0.0.0/8", "ten"),
-            ("0.0.0.0/0", "::1"),
-            ("fd00::/8", "fe00::1"),
-        ] {
-            assert!(!allows(rule, host), "{rule} {host}");
-        }
-        for wrong in ["", "10.0.0.0/33", "10.0.0.0/", "host:80", "http://host", "a b", "10.0.0/8"] {
-            assert!(wrong.parse::<PeerRule>().is_err(), "{wrong}");
+    use super::*;
+    use crate::core::block_hash::BlockHash;
+    use crate::core::prefix_scope::PrefixScope;
+
+    #[tokio::test]
+    async fn a_read_ends_at_its_time_limit_and_its_server_is_not_asked_again_at_once() {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = PeerAddress { host: "127.0.0.1".to_owned(), port: silent.local_addr().unwrap().port() };
+        let options = PeerOptions { allowed: vec!["*".parse().unwrap()], key: None };
+        let peers = Peers::new(options, HostBlocks::new(4, 8)).unwrap();
+        let (_known, meaning) = watch::channel(Some("model".to_owned()));
+        let contents: Vec<_> = BlockHash::of_scope(&PrefixScope::default()).blocks_after(&[1; 16]).collect();
+        let limit = Duration::from_millis(300);
+        for (least, most) in [(limit, SILENCE), (Duration::ZERO, limit)] {
+            let began = Instant::now();
+            assert!(peers.read(&peer, meaning.clone(), &contents, limit).await.is_empty());
+            assert!((least..most).contains(&began.elapsed()), "{:?}", began.elapsed());
         }
     }
 }

@@ -11,7 +11,7 @@ use futures_util::Stream;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use super::block_file;
+use super::peer_key::{PeerKey, Seal};
 use super::peer_protocol::BlocksRequest;
 use crate::core::block_hash::{BlockContent, NotAHash};
 use crate::core::kv_transfer::PeerAddress;
@@ -27,6 +27,14 @@ pub enum ShareError {
         "no loaded model of this server computes the same KV blocks: model, device, kernels and --kv-type must be equal"
     )]
     OtherModel,
+    /// No prompt of the model is as long.
+    #[error("{tokens} tokens are more than the {most} of the model's context")]
+    TooLong {
+        /// The tokens of the request.
+        tokens: usize,
+        /// The tokens of the context.
+        most: usize,
+    },
     /// The hash is malformed.
     #[error("`before` is malformed: {0}")]
     NotAHash(#[from] NotAHash),
@@ -36,6 +44,9 @@ pub enum ShareError {
 pub(super) trait BlockSource: Send + Sync {
     /// Whether a server that knows its blocks by this hash of their meaning may use those of this source.
     fn means(&self, meaning: &str) -> bool;
+
+    /// The length of the model's context.
+    fn context_tokens(&self) -> usize;
 
     /// A block, if it is there.
     fn block(&self, content: &BlockContent) -> Option<Arc<HostBlock>>;
@@ -97,20 +108,29 @@ impl SharedBlocks {
         self.0.arrived.notify_waiters();
     }
 
-    /// The bytes of the answer to a request.
+    /// The bytes of the answer to a request, sealed with the key of the server that asks, if it has one. The stream holds the
+    /// tokens of the request, and no more than one block.
     ///
     /// # Errors
     /// [`ShareError`].
-    pub fn answer(&self, request: &BlocksRequest) -> Result<impl Stream<Item = Bytes> + Send + use<>, ShareError> {
+    pub fn answer(
+        &self,
+        request: BlocksRequest,
+        key: Option<PeerKey>,
+    ) -> Result<impl Stream<Item = Bytes> + Send + use<>, ShareError> {
         let sources = self.sources(&request.meaning);
-        if sources.is_empty() {
-            return Err(ShareError::OtherModel);
+        let most = sources.iter().map(|source| source.context_tokens()).max().ok_or(ShareError::OtherModel)?;
+        let tokens = request.tokens.len();
+        if tokens > most {
+            return Err(ShareError::TooLong { tokens, most });
         }
-        let (shared, contents) = (self.clone(), request.blocks()?);
+        request.blocks().map(drop)?;
+        let (shared, seal) = (self.clone(), Seal { key, meaning: request.meaning.clone() });
         Ok(stream! {
-            for content in contents {
+            // Checked above.
+            for content in request.blocks().into_iter().flatten() {
                 let Some(block) = shared.wait_for(&sources, &content).await else { break };
-                yield Bytes::copy_from_slice(&block_file::header(&content, &block));
+                yield Bytes::copy_from_slice(&seal.header(&content, &block));
                 yield Bytes::from_owner(BlockBytes(block));
             }
         })
@@ -134,5 +154,67 @@ struct BlockBytes(Arc<HostBlock>);
 impl AsRef<[u8]> for BlockBytes {
     fn as_ref(&self) -> &[u8] {
         &self.0
+    }
+}
+
+#[allow(clippy::unwrap_used)]
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use cuelight_engine::host_blocks::HostBlocks;
+    use futures_util::StreamExt;
+
+    use super::*;
+    use crate::core::block_hash::BlockHash;
+    use crate::core::prefix_scope::PrefixScope;
+
+    /// Has the first blocks that it is asked for.
+    struct First {
+        blocks: usize,
+        asked: AtomicUsize,
+    }
+
+    impl BlockSource for First {
+        fn means(&self, meaning: &str) -> bool {
+            meaning == "model"
+        }
+
+        fn context_tokens(&self) -> usize {
+            64
+        }
+
+        fn block(&self, _: &BlockContent) -> Option<Arc<HostBlock>> {
+            let is_there = self.asked.fetch_add(1, Ordering::Relaxed) < self.blocks;
+            is_there.then(|| Arc::new(HostBlocks::new(1, 8).take().unwrap()))
+        }
+    }
+
+    fn request(tokens: usize) -> BlocksRequest {
+        let before = BlockHash::of_scope(&PrefixScope::default()).to_string();
+        BlocksRequest { meaning: "model".to_owned(), before, tokens: vec![1; tokens] }
+    }
+
+    #[tokio::test]
+    async fn an_answer_ends_before_the_first_missing_block_and_looks_for_no_other() {
+        let shared = SharedBlocks::new(PeerAddress { host: "here".to_owned(), port: 1 });
+        let first = Arc::new(First { blocks: 2, asked: AtomicUsize::new(0) });
+        let source: Arc<dyn BlockSource> = first.clone();
+        shared.add(Arc::downgrade(&source));
+        let answer: Vec<Bytes> = shared.answer(request(64), None).unwrap().collect().await;
+        assert_eq!(answer.len(), 2 * 2, "a header and the bytes of each");
+        assert_eq!(first.asked.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn more_tokens_than_a_prompt_can_have_are_refused() {
+        let shared = SharedBlocks::new(PeerAddress { host: "here".to_owned(), port: 1 });
+        let source: Arc<dyn BlockSource> = Arc::new(First { blocks: 0, asked: AtomicUsize::new(0) });
+        shared.add(Arc::downgrade(&source));
+        let refused = |request| shared.answer(request, None).map(drop);
+        assert_eq!(refused(request(64)), Ok(()));
+        assert_eq!(refused(request(65)), Err(ShareError::TooLong { tokens: 65, most: 64 }));
+        assert!(matches!(refused(BlocksRequest { before: "a".into(), ..request(1) }), Err(ShareError::NotAHash(_))));
+        assert_eq!(refused(BlocksRequest { meaning: "other".into(), ..request(1) }), Err(ShareError::OtherModel));
     }
 }

@@ -11,7 +11,7 @@ use super::kv_blocks::BlockHandle;
 use super::state::Policy;
 use super::step_time::Work;
 use super::tiers::loading::Loading;
-use super::tiers::{Amount, Flushed, MAX_FETCHES, Present, present};
+use super::tiers::{Amount, Fetch, Flushed, Lane, Present, present};
 use crate::core::block_hash::{BlockContent, BlockHash};
 use crate::core::request::RequestId;
 use crate::core::tier::{FetchId, Tier, TierLimits};
@@ -59,8 +59,12 @@ impl Policy {
         }
     }
 
-    /// Handles what a tier reports.
+    /// Handles what a tier reports. Blocks that arrive before it is ready are in the list that it has then.
     pub(super) fn tier_reported(&mut self, tier: Tier, report: TierReport, effects: &mut Vec<Effect>) {
+        let is_ready = matches!(report, TierReport::Ready(..)) || self.tiers.index(tier).is_enabled();
+        if !is_ready {
+            return;
+        }
         match report {
             TierReport::Ready(limits, blocks) => self.tier_ready(tier, limits, blocks, effects),
             TierReport::Kept(blocks) => {
@@ -159,39 +163,36 @@ impl Policy {
 
     /// Reads the next blocks that a sequence waits for, or lets it wait for other reads.
     fn fetch_next(&mut self, id: RequestId, effects: &mut Vec<Effect>) {
-        if self.tiers.fetches.len() >= MAX_FETCHES {
-            return self.tiers.queued.push_back(id);
-        }
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         let Some(loading) = sequence.loading.as_mut().filter(|loading| loading.fetch.is_none()) else { return };
-        let most = loading.blocks.front().map_or(1, |(_, tier)| self.tiers.index(*tier).limits().piece);
-        let Some((tier, blocks)) = loading.next_piece(most) else { return };
-        let fetch = FetchId(self.tiers.next_fetch);
-        self.tiers.next_fetch += 1;
-        loading.fetch = Some((fetch, blocks.len()));
-        let time_limit = loading.time_limit;
-        self.tiers.fetches.insert(fetch, (id, tier, time_limit));
+        let Some(&(_, tier)) = loading.blocks.front() else { return };
         let peer = sequence.kv_transfer.from.clone().filter(|_| tier == Tier::Peer);
+        let lane = (tier, peer.clone());
+        if !self.tiers.fetches.accept(&lane) {
+            return self.tiers.fetches.queue(lane, id);
+        }
+        let blocks = loading.next_piece(self.tiers.index(tier).limits().piece);
+        let time_limit = loading.time_limit;
+        let fetch = self.tiers.fetches.start(Fetch { id, lane, time_limit });
+        loading.fetch = Some((fetch, blocks.len()));
         effects.push(Effect::Tier(TierEffect::Fetch { fetch, tier, peer, blocks, time_limit }));
     }
 
     /// Starts the reads that waited for others.
-    fn fetch_queued(&mut self, effects: &mut Vec<Effect>) {
-        while self.tiers.fetches.len() < MAX_FETCHES
-            && let Some(id) = self.tiers.queued.pop_front()
-        {
+    fn fetch_queued(&mut self, lane: &Lane, effects: &mut Vec<Effect>) {
+        while let Some(id) = self.tiers.fetches.next_queued(lane) {
             self.fetch_next(id, effects);
         }
     }
 
     /// Blocks were read.
     pub(super) fn fetched(&mut self, fetch: FetchId, found: Found, elapsed: Duration, effects: &mut Vec<Effect>) {
-        let Some((id, tier, _)) = self.tiers.fetches.remove(&fetch) else { return };
+        let Some(Fetch { id, lane, .. }) = self.tiers.fetches.end(fetch) else { return };
         if found.blocks > 0 {
-            self.tiers.times.read(tier, found.blocks, elapsed);
+            self.tiers.times.read(lane.0, found.blocks, elapsed);
         }
-        self.write_fetched(id, (fetch, tier), found, effects);
-        self.fetch_queued(effects);
+        self.write_fetched(id, (fetch, lane.0), found, effects);
+        self.fetch_queued(&lane, effects);
     }
 
     /// Writes the blocks of a read to the device, unless their sequence does not wait for them any more.
@@ -236,18 +237,20 @@ impl Policy {
         }
     }
 
-    /// A read has taken too long. Its sequence computes the blocks instead.
+    /// A read has taken too long. Its sequence computes the blocks instead, if it waits for it.
     pub(super) fn fetch_timed_out(&mut self, fetch: FetchId, effects: &mut Vec<Effect>) {
-        let Some((id, tier, time_limit)) = self.tiers.fetches.remove(&fetch) else { return };
+        let Some(Fetch { id, lane, time_limit }) = self.tiers.fetches.end(fetch) else { return };
+        let tier = lane.0;
         if let Some(sequence) = self.sequences.get_mut(&id)
-            && let Some((_, count)) = sequence.loading.as_ref().and_then(|loading| loading.fetch)
+            && let Some(loading) = &mut sequence.loading
+            && let Some((_, count)) = loading.fetch.take_if(|(expected, _)| *expected == fetch)
         {
             self.tiers.times.read(tier, count, time_limit);
             self.tiers.parts(tier).1.lost += count as u64;
             sequence.loading = None;
             sequence.kv_transfer.from.take_if(|_| tier == Tier::Peer);
         }
-        self.fetch_queued(effects);
+        self.fetch_queued(&lane, effects);
     }
 
     /// Blocks were written to the device.

@@ -264,6 +264,56 @@ fn what_another_server_does_not_send_in_time_is_computed_and_not_asked_for_again
     }
 }
 
+/// A request that another server is asked about.
+fn at_peer(id: u64, port: u16) -> Submission {
+    let from = Some(Arc::new(PeerAddress { host: "peer".to_owned(), port }));
+    Submission { kv_transfer: KvTransfer { from, shared_at: None }, ..submission(id, 40) }
+}
+
+#[test]
+fn a_silent_server_delays_no_load_from_elsewhere() {
+    let limits = EngineLimits { kv_blocks: 48, max_sequences: 16, ..limits() };
+    let mut world = World::new(CONFIG, limits);
+    world.start_tiers([80, 0]);
+    world.tiers.limits[0].arriving = 80;
+    world.connect_tiers();
+    world.compute(submission(1, 60));
+    (20..30).for_each(|id| world.compute(submission(id, 100)));
+    (2..8).for_each(|id| world.submit(at_peer(id, 1), 2));
+    assert_eq!(world.tiers.fetching.len(), 4, "two wait for the server");
+    world.submit(at_peer(8, 2), 2);
+    assert_eq!(world.tiers.fetching.len(), 5, "another server is asked");
+    world.submit(Submission { id: RequestId(9), ..submission(1, 60) }, 2);
+    assert!(world.tiers.fetching.iter().any(|(_, tier, _)| *tier == Tier::Host), "host memory waits for nothing");
+    for _ in 0..4 {
+        world.fetch_times_out();
+        world.tiers.fetching.pop_front();
+    }
+    let ports = world.tiers.fetching.iter().filter(|(_, tier, _)| *tier == Tier::Peer).count();
+    assert_eq!(ports, 3, "the two that waited are asked about now");
+    world.run_out();
+    world.assert_all_ended();
+}
+
+#[test]
+fn the_time_limit_of_a_read_that_was_given_up_ends_no_other() {
+    let mut world = world([40, 0]);
+    world.compute(submission(1, 100));
+    world.compute(submission(2, 100));
+    world.submit(Submission { id: RequestId(3), ..submission(1, 100) }, 4);
+    let (old, ..) = world.tiers.fetching.pop_front().unwrap();
+    let rank = *world.policy.running.iter().find(|rank| rank.id == RequestId(3)).unwrap();
+    let mut effects = Vec::new();
+    world.policy.preempt(rank, &mut effects);
+    world.perform(effects);
+    world.on(PolicyEvent::BlocksWritten { blocks: 1, elapsed: Duration::from_micros(1) });
+    assert_eq!(world.tiers.fetching.len(), 1, "it is loaded again");
+    world.on(PolicyEvent::FetchTimedOut(old));
+    world.run_out();
+    assert_eq!(world.cached[&RequestId(3)], 96);
+    world.assert_all_ended();
+}
+
 #[test]
 fn no_server_is_asked_when_blocks_are_loaded_from_none() {
     let mut world = World::new(CONFIG, limits());
@@ -392,4 +442,17 @@ fn a_full_disk_holds_what_it_has() {
     let counts = world.tier_counts(Tier::Disk);
     assert!(counts.blocks <= held + 6 && counts.capacity <= held + 6, "{counts:?}");
     assert!(counts.dropped >= 1 && counts.stored > held as u64);
+}
+
+#[test]
+fn a_block_that_arrives_before_its_tier_is_ready_is_not_given_up() {
+    let mut world = World::new(CONFIG, limits());
+    let block = vec![(BlockHash([7; 32]), true)];
+    let arrived = PolicyEvent::Tier(Tier::Disk, TierReport::Kept(block.clone()));
+    assert_eq!(world.policy.on(arrived), [], "it was sent by an earlier scheduler");
+    let limits = TierLimits { blocks: 9, arriving: 4, piece: 3 };
+    let ready = PolicyEvent::Tier(Tier::Disk, TierReport::Ready(limits, block));
+    let effects = world.policy.on(ready);
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Tier(_))), "{effects:?}");
+    assert_eq!(world.tier_counts(Tier::Disk).blocks, 1);
 }

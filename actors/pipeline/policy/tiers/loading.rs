@@ -18,10 +18,10 @@ pub(in crate::pipeline::policy) struct Loading {
 }
 
 impl Loading {
-    /// The next piece: up to `most` blocks from one tier.
-    pub fn next_piece(&self, most: usize) -> Option<(Tier, Vec<BlockContent>)> {
-        let tier = self.blocks.front()?.1;
-        let piece = self.blocks.iter().take(most.max(1)).take_while(|(_, other)| *other == tier);
-        Some((tier, piece.map(|(content, _)| *content).collect()))
+    /// The next piece: up to `most` blocks from the tier of the first one.
+    pub fn next_piece(&self, most: usize) -> Vec<BlockContent> {
+        let tier = self.blocks.front().map(|(_, tier)| tier);
+        let piece = self.blocks.iter().take(most.max(1)).take_while(|(_, other)| Some(other) == tier);
+        piece.map(|(content, _)| *content).collect()
     }
 }

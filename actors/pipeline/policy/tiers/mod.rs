@@ -15,25 +15,22 @@
 //!
 //! - [`index`]: the blocks of one tier
 //! - [`loading`]: the load of one sequence
+//! - [`fetches`]: the reads under way
 
 mod copy_time;
+mod fetches;
 mod index;
 pub(super) mod loading;
 
-use std::collections::{HashMap, VecDeque};
-use std::time::Duration;
-
 pub(super) use self::copy_time::{Amount, CopyTimes};
+use self::fetches::Fetches;
+pub(super) use self::fetches::{Fetch, Lane};
 pub(super) use self::index::{Present, TierIndex};
 use super::events::{Effect, TierEffect};
 use super::kv_blocks::BlockHandle;
 use crate::core::block_hash::{BlockContent, BlockHash};
 use crate::core::cache_change::CacheChange;
-use crate::core::request::RequestId;
-use crate::core::tier::{FetchId, Tier, TierCounts};
-
-/// Maximum number of reads that are under way.
-pub(super) const MAX_FETCHES: usize = 4;
+use crate::core::tier::{Tier, TierCounts};
 
 /// The lower tiers.
 #[derive(Debug, Default)]
@@ -42,11 +39,7 @@ pub(super) struct Tiers {
     pub disk: TierIndex,
     /// What other servers hold is not known. Only its limits are used.
     pub peer: TierIndex,
-    /// The reads under way, each with its sequence, its tier and its time limit.
-    pub fetches: HashMap<FetchId, (RequestId, Tier, Duration)>,
-    /// Sequences whose next read waits for others.
-    pub queued: VecDeque<RequestId>,
-    pub next_fetch: u64,
+    pub fetches: Fetches,
     pub times: CopyTimes,
     pub host_counts: TierCounts,
     pub disk_counts: TierCounts,
@@ -194,7 +187,6 @@ impl Tiers {
     pub fn executor_lost(&mut self) {
         Tier::ALL.into_iter().for_each(|tier| self.parts(tier).0.forget_arriving());
         self.fetches.clear();
-        self.queued.clear();
         if let Some(flush) = &mut self.flush {
             flush.clear();
         }
@@ -224,7 +216,7 @@ impl Tiers {
     /// Panics when an invariant does not hold.
     pub fn check(&self) {
         Tier::ALL.into_iter().for_each(|tier| self.index(tier).check());
-        assert!(self.fetches.len() <= MAX_FETCHES, "too many reads are under way");
+        self.fetches.check();
     }
 }
 
