@@ -60,11 +60,12 @@ async fn read_topics(
 ) -> Result<(), ZmtpError> {
     loop {
         match zmtp::read(from).await? {
-            Incoming::Message(frames) => match frames.first().and_then(|frame| frame.split_first()) {
-                Some((kind @ (0 | 1), topic)) => topics.change(*kind == 1, topic)?,
-                // Messages of users are none of this socket's.
-                _ => {}
-            },
+            Incoming::Message(frames) => {
+                // Other messages are none of this socket's.
+                if let Some((kind @ (0 | 1), topic)) = frames.first().and_then(|frame| frame.split_first()) {
+                    topics.change(*kind == 1, topic)?;
+                }
+            }
             Incoming::Command(name, topic) if name == b"SUBSCRIBE" => topics.change(true, &topic)?,
             Incoming::Command(name, topic) if name == b"CANCEL" => topics.change(false, &topic)?,
             Incoming::Command(name, data) => {

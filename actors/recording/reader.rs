@@ -114,6 +114,7 @@ mod tests {
             ignore_eos: false,
             sampling: SamplingParams::default(),
             embedding: None,
+            second_text: None,
             has_adapter: false,
             blocks: Vec::new(),
             content: None,

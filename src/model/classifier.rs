@@ -3,8 +3,8 @@
 //! Source: Nogueira and Cho 2019, "Passage Re-ranking with BERT"; Hugging Face `BertForSequenceClassification`,
 //! `XLMRobertaForSequenceClassification`; Zhang et al. 2025, "Qwen3 Embedding".
 
-use cuelight_shaders::elementwise::Softcap;
 use cuelight_shaders::matmul::Linear;
+use cuelight_shaders::softcap::Softcap;
 
 use super::builder::{BuildError, Builder};
 use super::hyperparameters::CLASSIFIER;

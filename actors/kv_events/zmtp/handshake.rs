@@ -85,17 +85,17 @@ fn property(name: &[u8], value: &[u8]) -> Vec<u8> {
     [&[name.len() as u8], name, &(value.len() as u32).to_be_bytes(), value].concat()
 }
 
-/// Takes a property off the beginning of `data`.
-fn split_property(data: &[u8]) -> Option<((&[u8], &[u8]), &[u8])> {
+/// Splits `data` into the name and the value of its first property, and the rest.
+fn split_property(data: &[u8]) -> Option<[&[u8]; 3]> {
     let (length, rest) = data.split_first()?;
     let (name, rest) = rest.split_at_checked(usize::from(*length))?;
     let (length, rest) = rest.split_first_chunk::<4>()?;
     let (value, rest) = rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
-    Some(((name, value), rest))
+    Some([name, value, rest])
 }
 
 fn check_type(mut data: &[u8], kind: Kind) -> Result<(), ZmtpError> {
-    while let Some(((name, value), rest)) = split_property(data) {
+    while let Some([name, value, rest]) = split_property(data) {
         if name.eq_ignore_ascii_case(SOCKET_TYPE) {
             let fits = kind.peers().contains(&value);
             return if fits { Ok(()) } else { Err(ZmtpError::Peer("has a socket of another type")) };
