@@ -168,9 +168,10 @@ async fn a_peer_that_says_nothing_is_cut_off() {
     let _events = KvEvents::start(options.clone()).await.unwrap();
     let address = options.endpoint.strip_prefix("tcp://").unwrap();
     let mut silent = tokio::net::TcpStream::connect(address).await.unwrap();
-    let mut said = Vec::new();
+    let (mut said, began) = (Vec::new(), tokio::time::Instant::now());
     silent.read_to_end(&mut said).await.unwrap();
     assert_eq!(said.len(), 64, "a greeting");
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
