@@ -133,7 +133,8 @@ impl Tokenizer {
         let row = pre_tokenizer::row(pre.unwrap_or("default"))?;
         // Some Gemma files state that no BOS is added, but the model does not work without it.
         let always_bos = spelling == Spelling::SpaceMark;
-        let defaults = Defaults { bos: None, eos: None, adds_bos: row.rules.adds_bos, adds_eos: false };
+        let pre_tokenizer::Rules { adds_bos, adds_eos, .. } = row.rules;
+        let defaults = Defaults { bos: None, eos: None, adds_bos, adds_eos };
         Self::pieces((gguf, cancel), defaults, spelling, false, always_bos, |vocabulary| {
             Ok(Merging::BytePair(Box::new(BytePair::new(gguf, vocabulary, row, spelling, cancel)?)))
         })
