@@ -5,6 +5,7 @@
 
 mod directory;
 mod gguf;
+mod joined_latent;
 pub mod prediction;
 pub mod quantized;
 
@@ -99,5 +100,5 @@ pub enum OpenError {
 /// # Errors
 /// [`OpenError`] naming the file and what is wrong with it.
 pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>, OpenError> {
-    if path.is_dir() { Ok(Box::new(Directory::open(path)?)) } else { Ok(Box::new(Gguf::open(path)?)) }
+    if path.is_dir() { Ok(Box::new(Directory::open(path)?)) } else { Ok(joined_latent::checkpoint(Gguf::open(path)?)?) }
 }
