@@ -447,6 +447,8 @@ pub enum QkNormKind {
     RotatedUnweighted,
     /// All heads together, before rotation.
     Row,
+    /// Each head, before rotation, by a layer norm with weights of its own.
+    LayerPerHead,
 }
 
 /// The factor on attention scores: one over the square root of a width.
