@@ -5,22 +5,22 @@
 
 mod directory;
 mod gguf;
+mod joined_latent;
+mod open;
 pub mod prediction;
 pub mod quantized;
-
-use std::path::Path;
 
 use cuelight_shaders::weight::Weight;
 
 use crate::cancel::LoadCancel;
+use crate::format::gguf::GgufError;
 use crate::format::gguf::write::GgufBuilder;
-use crate::format::gguf::{Gguf, GgufError};
-use crate::format::hugging_face::{Directory, HuggingFaceError};
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
 use crate::mapped_file::ModelFiles;
 use crate::sample::RecommendedSampling;
 
 pub use crate::format::gguf::{Metadata, TensorInfo};
+pub use open::{OpenError, open};
 
 /// What a model is loaded from. Opening it reads headers only.
 pub trait Checkpoint: Metadata + Send + Sync {
@@ -81,23 +81,4 @@ pub trait Checkpoint: Metadata + Send + Sync {
 
     /// Releases the memory of the metadata. It is read from the file again if it is needed.
     fn release_header(&self);
-}
-
-/// Why a path cannot be opened as a checkpoint.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The GGUF file is damaged.
-    #[error(transparent)]
-    Gguf(#[from] GgufError),
-    /// The directory is damaged, incomplete or not supported.
-    #[error(transparent)]
-    HuggingFace(#[from] HuggingFaceError),
-}
-
-/// Opens a GGUF file, or a directory as published on the Hugging Face Hub.
-///
-/// # Errors
-/// [`OpenError`] naming the file and what is wrong with it.
-pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>, OpenError> {
-    if path.is_dir() { Ok(Box::new(Directory::open(path)?)) } else { Ok(Box::new(Gguf::open(path)?)) }
 }

@@ -128,8 +128,21 @@ impl<'a> Builder<'a> {
     /// # Errors
     /// As [`Builder::norm`].
     pub fn grouped_norm(&mut self, tensor: &str, group: usize, x: ValueId) -> Result<ValueId, BuildError> {
+        self.grouped_norm_with(tensor, (group, self.h.norm_epsilon), x)
+    }
+
+    /// [`Builder::grouped_norm`] with an epsilon of its own.
+    ///
+    /// # Errors
+    /// As [`Builder::norm`].
+    pub fn grouped_norm_with(
+        &mut self,
+        tensor: &str,
+        (group, epsilon): (usize, f32),
+        x: ValueId,
+    ) -> Result<ValueId, BuildError> {
         let weight = self.weights.vector(tensor, group)?;
-        let output = self.norm_by(weight, x)?;
+        let output = self.graph.push_one(RmsNorm::new(weight, epsilon), &[x])?;
         if self.graph.width(x) == group {
             self.norms.push(RowNorm { weight: tensor.to_owned(), bias: None, output });
         }

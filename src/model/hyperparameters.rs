@@ -100,7 +100,7 @@ impl HyperParameters {
         family: &Family,
         context_tokens: Option<usize>,
     ) -> Result<Self, ModelError> {
-        let keys = Keys::new(checkpoint)?;
+        let keys = Keys::new(checkpoint, family)?;
         let hidden_size = keys.size("embedding_length")?;
         let context_train = keys.size("context_length")?;
         let layers = keys.layer_specs(family, hidden_size, context_tokens.unwrap_or(context_train))?;

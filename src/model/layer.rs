@@ -159,14 +159,14 @@ impl ConvLayer {
 }
 
 /// A layer with the selective scan of Mamba 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScanLayer {
     /// Its channels and their states.
     pub shape: ScanShape,
     /// Values from which dt is projected.
     pub rank: usize,
-    /// Whether these values, B and C are normalised, also where the file has no weights of these norms.
-    pub normalises: bool,
+    /// The epsilon of norms without weight of these values, B and C; `None` if only those are normalised whose norms have a weight.
+    pub unweighted_epsilon: Option<f32>,
     /// Rows that the convolution of x spans.
     pub conv_width: usize,
 }

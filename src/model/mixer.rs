@@ -14,8 +14,10 @@ use cuelight_shaders::clamp::Clamp;
 use cuelight_shaders::gate_rows::GateRows;
 use cuelight_shaders::glu::{Activation, Glu};
 use cuelight_shaders::heads::{JoinHeads, SplitHeads};
+use cuelight_shaders::layer_norm::LayerNorm;
 use cuelight_shaders::matmul::HeadLinear;
 use cuelight_shaders::scale_by_position::ScaleByPosition;
+use cuelight_shaders::scale_columns::ScaleColumns;
 
 use super::alibi::slopes;
 use super::arch::{Gate, QkNormKind, Values};
@@ -23,6 +25,9 @@ use super::builder::{BuildError, Builder};
 use super::layer::{AttentionLayer, Heads, LatentSizes, MixerSpec, PositionSelection};
 use crate::graph::ValueId;
 use rotation::rotate;
+
+/// Added to the mean square in the norms of latent vectors. No file has it, and it is not that of the other norms.
+const LATENT_EPSILON: f32 = 1e-6;
 
 /// Appends a layer's mixer. `x` and the result are [rows, hidden_size].
 ///
@@ -200,8 +205,26 @@ fn norm_queries_and_keys(
         Some(QkNormKind::Row) => {
             stored_norms(builder, layer, [n_heads, n_kv_heads].map(|heads| heads * head_dim), queries_and_keys)
         }
+        Some(QkNormKind::LayerPerHead) => {
+            let [query, key] = queries_and_keys;
+            let query = layer_norm_per_head(builder, (layer, "attn_q_norm"), [n_heads, head_dim], query)?;
+            Ok([query, layer_norm_per_head(builder, (layer, "attn_k_norm"), [n_kv_heads, head_dim], key)?])
+        }
         Some(QkNormKind::RotatedHeads | QkNormKind::RotatedUnweighted) | None => Ok(queries_and_keys),
     }
+}
+
+/// A layer norm of each head, with the weights of the file, [heads, head_dim].
+fn layer_norm_per_head(
+    builder: &mut Builder<'_>,
+    (layer, stem): (usize, &str),
+    [heads, head_dim]: [usize; 2],
+    x: ValueId,
+) -> Result<ValueId, BuildError> {
+    let weights = builder.weights.matrix(&format!("blk.{layer}.{stem}.weight"), heads, head_dim)?.to_f32();
+    let norm = LayerNorm::new(vec![1.0; head_dim].into(), None, builder.h.norm_epsilon)?;
+    let normed = builder.graph.push_one(norm, &[x])?;
+    Ok(builder.graph.push_one(ScaleColumns::new(weights.into()), &[normed])?)
 }
 
 /// The norms of queries and keys, over runs of these lengths, with the weights of the file.
@@ -261,7 +284,8 @@ fn latent_attention(
 
     let sections = builder.graph.push(SplitHeads { first: key_dim, second: rotary }, &[query])?;
     let shared = builder.graph.push(SplitHeads { first: rank, second: rotary }, &[latent_and_key])?;
-    let latent = builder.grouped_norm(&format!("blk.{layer}.attn_kv_a_norm.weight"), rank, shared[0])?;
+    let norm = format!("blk.{layer}.attn_kv_a_norm.weight");
+    let latent = builder.grouped_norm_with(&norm, (rank, LATENT_EPSILON), shared[0])?;
     let rotated = match attention.rope {
         Some(rope) => rotate(builder, (rope, rotary), rotary, &[sections[1], shared[1]])?,
         None => vec![sections[1], shared[1]],
@@ -293,7 +317,8 @@ fn project_latent(
         return Ok([projected[0], projected[1], x]);
     };
     let projected = builder.linear(layer, &[("attn_q_a", query_rank), latent], x)?;
-    let query = builder.grouped_norm(&format!("blk.{layer}.attn_q_a_norm.weight"), query_rank, projected[0])?;
+    let norm = format!("blk.{layer}.attn_q_a_norm.weight");
+    let query = builder.grouped_norm_with(&norm, (query_rank, LATENT_EPSILON), projected[0])?;
     Ok([builder.linear(layer, &[("attn_q_b", query_width)], query)?[0], projected[1], query])
 }
 

@@ -26,6 +26,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 import encoder_experts
 import oracle
+import two_ways
 import vocabulary
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures" / "embeddings"
@@ -219,12 +220,15 @@ def all_models() -> dict[str, Model]:
         num_hidden_layers=6, sliding_window=GEMMA_WINDOW, use_bidirectional_attention=True, query_pre_attn_scalar=16,
         layer_types=["sliding_attention"] * 5 + ["full_attention"],
     ))  # fmt: skip
+    qwen2 = transformers.Qwen2Config(**decoder_sizes(num_hidden_layers=2, is_causal=False, tie_word_embeddings=True))
     qwen3 = transformers.Qwen3Config(**decoder_sizes(tie_word_embeddings=True))
     found = {
         "bert-mean": Model(ARCH.BERT, transformers.BertModel, bert, word_piece, write_word_piece, "mean"),
         "bert-cls": Model(ARCH.BERT, transformers.BertModel, bert, word_piece, write_word_piece, "cls", has_directory=False),
         "qwen3": Model(ARCH.QWEN3, transformers.Qwen3Model, qwen3, last_token, write_last_token, "lasttoken",
                        write_keys=lambda writer, config: writer.add_rope_freq_base(rope_theta(config))),
+        "qwen2-both-ways": Model(ARCH.QWEN2, two_ways.Qwen2Model, qwen2, last_token, write_last_token, "lasttoken",
+                                 write_keys=lambda writer, config: writer.add_rope_freq_base(rope_theta(config))),
         "gemma-embedding": Model(
             ARCH.GEMMA_EMBEDDING, transformers.Gemma3TextModel, gemma, sentence_piece, write_sentence_piece, "mean",
             into_file=gemma_into_file, write_keys=gemma_keys, projections=(80, 24),

@@ -200,6 +200,15 @@ def write_latent_heads(writer: gguf.GGUFWriter, config) -> None:
     writer.add_rope_dimension_count(config.qk_rope_head_dim)
 
 
+def write_older_latent_heads(writer: gguf.GGUFWriter, config) -> None:
+    """The sizes of heads as if each had keys and values of its own, as older converters wrote them."""
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_kv_lora_rank(config.kv_lora_rank)
+    writer.add_key_length(config.qk_nope_head_dim + config.qk_rope_head_dim)
+    writer.add_value_length(config.v_head_dim)
+    writer.add_rope_dimension_count(config.qk_rope_head_dim)
+
+
 def write_llama4_keys(writer: gguf.GGUFWriter, config) -> None:
     write_expert_counts(writer, config.num_local_experts, config.num_experts_per_tok)
     writer.add_expert_feed_forward_length(config.intermediate_size)
@@ -248,6 +257,8 @@ DEEPSEEK2 = Family(
     write_heads=write_latent_heads,
     rules=lambda config: parts.EXPERTS | parts.latent(config),
 )
+# Keys and values in one tensor, as older converters wrote them.
+DEEPSEEK2_JOINED = replace(DEEPSEEK2, write_heads=write_older_latent_heads, rules=lambda config: parts.EXPERTS)
 DEEPSEEK3 = replace(DEEPSEEK2, model=transformers.DeepseekV3ForCausalLM, config=transformers.DeepseekV3Config)
 DEEPSEEK32 = replace(
     DEEPSEEK2, architecture=gguf.MODEL_ARCH.DEEPSEEK32, model=transformers.DeepseekV32ForCausalLM,
@@ -317,7 +328,7 @@ GPT_OSS_SIZES = sizes(
     rope_parameters=rope("yarn", 150000.0, factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
                          original_max_position_embeddings=512),
 )  # fmt: skip
-# In transformers the norms of latent attention have their own epsilon, 1e-6; the others get the same one here.
+# As the published models have it. In transformers the norms of latent attention have this epsilon in any case.
 DEEPSEEK2_SIZES = sizes(
     num_key_value_heads=4, rms_norm_eps=1e-6, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=32,
     n_shared_experts=2, first_k_dense_replace=1, routed_scaling_factor=1.5, q_lora_rank=None, kv_lora_rank=40,
@@ -385,6 +396,8 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "glm4moe": Checkpoint(GLM4_MOE, GLM4_MOE_SIZES),
     "gpt-oss": Checkpoint(GPT_OSS, GPT_OSS_SIZES, draw=1),
     "deepseek2": Checkpoint(DEEPSEEK2, DEEPSEEK2_SIZES),
+    "deepseek2-joined": Checkpoint(DEEPSEEK2_JOINED, DEEPSEEK2_SIZES | SMALL | dict(
+        n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=16)),
     # A group counts as much as its best expert.
     "deepseek2-groups": Checkpoint(DEEPSEEK2, DEEPSEEK2_SIZES | dict(
         n_routed_experts=8, num_experts_per_tok=3, topk_method="group_limited_greedy", n_group=4, topk_group=2)),
@@ -398,7 +411,8 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1, n_group=1, topk_group=1,
         mlp_layer_types=["dense", "sparse", "sparse"], indexer_types=["full", "shared", "full"],
         routed_scaling_factor=1.5, norm_topk_prob=True), draw=9),
-    "youtu": Checkpoint(YOUTU, sizes(**SMALL, **LATENT_SIZES)),
+    # The epsilon of the norms of latent vectors is not that of the others.
+    "youtu": Checkpoint(YOUTU, sizes(**SMALL, **(LATENT_SIZES | dict(rms_norm_eps=1e-3)))),
     "solar-open": Checkpoint(SOLAR_OPEN, sizes(**SMALL) | dict(
         head_dim=16, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1, n_group=1,
         topk_group=1, routed_scaling_factor=1.5, norm_topk_prob=True, rope_parameters=rope(partial_rotary_factor=1.0))),

@@ -46,6 +46,9 @@ def write_neox_heads(writer: gguf.GGUFWriter, config) -> None:
     head = config.hidden_size // config.num_attention_heads
     writer.add_rope_dimension_count(int(head * config.rope_parameters["partial_rotary_factor"]))
     writer.add_parallel_residual(config.use_parallel_residual)
+    if config.hidden_act != "gelu":
+        # The converter does not write this key: llama.cpp computes all forms of GELU alike.
+        writer.add_hidden_act(config.hidden_act)
 
 
 def neox_rules(config) -> dict[str, Parts]:
@@ -85,7 +88,7 @@ FALCON_SIZES = small(layer_norm_epsilon=1e-3, tie_word_embeddings=True, ffn_hidd
 CHECKPOINTS: dict[str, Checkpoint] = {
     "gptneox": Checkpoint(NEOX, small(**LAYER_NORM, rope_parameters=NEOX_ROPE)),
     "gptneox-sequential": Checkpoint(
-        NEOX, small(**LAYER_NORM, rope_parameters=NEOX_ROPE, use_parallel_residual=False)),
+        NEOX, small(**LAYER_NORM, rope_parameters=NEOX_ROPE, use_parallel_residual=False, hidden_act="gelu_fast")),
     "falcon": Checkpoint(FALCON, FALCON_SIZES),
     # Two norms, and two heads of keys and values.
     "falcon-40b": Checkpoint(FALCON, FALCON_SIZES | dict(new_decoder_architecture=True, num_kv_heads=2)),

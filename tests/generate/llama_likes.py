@@ -196,7 +196,11 @@ PHI3 = family(ARCH.PHI3, "Phi3", write_keys=write_phi3_keys)
 PHI3_ROPE = dict(
     partial_rotary_factor=0.75, long_factor=[1.2, 3.0, 9.0], short_factor=[1.0, 1.1, 1.6],
 )  # fmt: skip
-STABLELM = family(ARCH.STABLELM, "StableLm", layer_norms=True, write_keys=write_rotary_dim)
+COHERE = family(ARCH.COMMAND_R, "Cohere", layer_norms=True, write_keys=write_logit_scale)
+STABLELM = family(
+    ARCH.STABLELM, "StableLm", layer_norms=True, write_keys=write_rotary_dim, stacks=("model.layers.",),
+    rules=lambda config: {rf"self_attn\.{kind}_layernorm\.norms\.weight": parts.Parts((f"attn_{kind}_norm.weight",))
+                          for kind in "qk"})  # fmt: skip
 STABLELM_ROPE = rope(partial_rotary_factor=0.5)
 EXAONE4 = family(ARCH.EXAONE4, "Exaone4")
 LAYER_NORM = dict(layer_norm_eps=1e-3)
@@ -285,9 +289,9 @@ CHECKPOINTS: dict[str, Checkpoint] = {
               layer_types=["full_attention", "sliding_attention", "full_attention", "sliding_attention"],
               mlp_layer_types=["dense"] + ["sparse"] * 3, norm_topk_prob=True, expert_selection_fn="sigmoid",
               rms_norm_eps=None, **LAYER_NORM)),
-    "command-r": Checkpoint(
-        family(ARCH.COMMAND_R, "Cohere", layer_norms=True, write_keys=write_logit_scale),
-        small(logit_scale=0.75, **LAYER_NORM)),
+    "command-r": Checkpoint(COHERE, small(logit_scale=0.75, **LAYER_NORM)),
+    # Each head has a norm of its own, as in the largest model.
+    "command-r-heads": Checkpoint(COHERE, small(logit_scale=0.75, use_qk_norm=True, **LAYER_NORM)),
     "glm4": Checkpoint(family(ARCH.GLM4, "Glm4", write_keys=write_rotary_dim), small(
         head_dim=16, attention_bias=True, pad_token_id=0, rope_parameters=rope(partial_rotary_factor=0.5))),
     "exaone4": Checkpoint(EXAONE4, small(num_hidden_layers=4, sliding_window=20, sliding_window_pattern=4)),
@@ -306,7 +310,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         num_key_value_heads=4, tie_word_embeddings=False, rope_parameters=rope(partial_rotary_factor=0.5), **LAYER_NORM)),
     "stablelm": Checkpoint(STABLELM, small(rope_parameters=STABLELM_ROPE, use_qkv_bias=True, **LAYER_NORM)),
     "stablelm-parallel": Checkpoint(STABLELM, small(
-        rope_parameters=STABLELM_ROPE, use_parallel_residual=True, **LAYER_NORM)),
+        rope_parameters=STABLELM_ROPE, use_parallel_residual=True, qk_layernorm=True, **LAYER_NORM)),
     "ernie4_5": Checkpoint(family(ARCH.ERNIE4_5, "Ernie4_5"), small(head_dim=16)),
     "ernie4_5-moe": Checkpoint(
         family(ARCH.ERNIE4_5_MOE, "Ernie4_5_Moe", write_keys=write_ernie_moe_keys,

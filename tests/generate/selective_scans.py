@@ -83,8 +83,8 @@ MAMBA_SIZES = USUAL | dict(state_size=8, time_step_rank=6, use_associative_scan=
 
 CHECKPOINTS: dict[str, Checkpoint] = {
     "mamba": Checkpoint(MAMBA, MAMBA_SIZES),
-    # In transformers the norms of dt, B and C have their own epsilon; the others get the same one here.
-    "mamba-falcon": Checkpoint(FALCON_MAMBA, MAMBA_SIZES | dict(mixer_rms_eps=1e-3, tie_word_embeddings=False)),
+    # The norms of dt, B and C have their own epsilon, which the converter does not write.
+    "mamba-falcon": Checkpoint(FALCON_MAMBA, MAMBA_SIZES | dict(mixer_rms_eps=1e-6, tie_word_embeddings=False)),
     "mamba2": Checkpoint(MAMBA2, USUAL | dict(num_heads=5, head_dim=16, n_groups=1, state_size=8)),
     "mamba2-groups": Checkpoint(MAMBA2, USUAL | dict(
         num_heads=4, head_dim=20, n_groups=2, state_size=8, tie_word_embeddings=False)),

@@ -36,7 +36,7 @@ K_SCALES = {
 def random_tensor(name: str, shape: tuple[int, ...], gain: dict[str, float], rng: np.random.Generator) -> np.ndarray:
     """Values that keep activations near 1 and logits far apart, so an error anywhere changes the output."""
     noise = rng.standard_normal(shape)
-    if re.search(r"(norm(_\d)?|\.ln_\w+)\.weight$", name):
+    if re.search(r"(norm(_\d)?|norms\.\d+|\.ln_\w+)\.weight$", name):
         return (gain["norm_mean"] + 0.2 * noise).astype(np.float32)
     if name.endswith(("router.scale", "per_expert_scale", "layer_scalar", "correct_output_scale", ".D")):
         return (1.0 + 0.2 * noise).astype(np.float32)

@@ -70,6 +70,11 @@ impl Config {
         self.root.get(key).filter(|value| !value.is_null())
     }
 
+    /// The value of a key that is a number. Published configs have `false` for what a model does not have.
+    pub(super) fn number(&self, key: &str) -> Option<&Value> {
+        self.get(key).filter(|value| **value != Value::Bool(false))
+    }
+
     /// Whether the config says `null` for a key.
     pub(super) fn is_null(&self, key: &str) -> bool {
         self.root.get(key) == Some(&Value::Null)
@@ -103,7 +108,7 @@ impl Config {
     }
 
     pub(super) fn u32(&self, key: &str) -> Result<Option<u32>, HuggingFaceError> {
-        self.get(key).map(|value| self.as_u32(key, value)).transpose()
+        self.number(key).map(|value| self.as_u32(key, value)).transpose()
     }
 
     /// A size. A list with the same size for every layer stands for that size.
@@ -115,7 +120,7 @@ impl Config {
     }
 
     pub(super) fn f32(&self, key: &str) -> Result<Option<f32>, HuggingFaceError> {
-        self.get(key).map(|value| self.as_f32(key, value)).transpose()
+        self.number(key).map(|value| self.as_f32(key, value)).transpose()
     }
 
     pub(super) fn as_f32(&self, key: &str, value: &Value) -> Result<f32, HuggingFaceError> {

@@ -2,11 +2,16 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::config::Config;
 use super::error::{HuggingFaceError, HuggingFaceFault};
 use super::families::{self, Family};
 use super::small_files::SmallFiles;
 use super::{half_layers, layer_sizes, ranking};
+
+/// The sizes of latent attention. Configs of some models without it have them too.
+const LATENT_SIZES: [&str; 5] = ["kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"];
 
 /// A config with the values that its family adds.
 pub(super) struct Described {
@@ -22,6 +27,9 @@ impl Described {
         let mut config = Config::parse(&path.join("config.json"), &config)?;
         half_layers::describe(&mut config);
         ranking::describe(&mut config)?;
+        if config.get("use_mla") == Some(&Value::Bool(false)) {
+            LATENT_SIZES.iter().for_each(|key| config.set(key, Value::Null));
+        }
         let (family, model_type) = family(&config)?;
         config.add_aliases(family.aliases);
         config.add_defaults(family.defaults);

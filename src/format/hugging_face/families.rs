@@ -20,6 +20,8 @@ pub(super) struct Family {
     pub architecture: &'static str,
     /// The activations that the architecture computes, as configs name them.
     pub activations: &'static [&'static str],
+    /// Those that it computes instead where the key `hidden_activation` says so.
+    pub other_activations: &'static [&'static str],
     /// Whether weights of norms are stored without the 1 that is added to them.
     pub norms_lack_one: bool,
     /// Rules that come before the common ones.
@@ -54,11 +56,18 @@ const GELU_TANH: &[&str] = &["gelu_pytorch_tanh", "gelu_new", "gelu_fast"];
 
 const GELU: &[&str] = &["gelu"];
 
+/// Half of a head rotates where a config does not say how much of it.
+const ROTATES_HALF: &[(&str, Literal)] = &[("partial_rotary_factor", Number(0.5))];
+
+/// A quarter of a head rotates where a config does not say how much of it.
+const ROTATES_QUARTER: &[(&str, Literal)] = &[("partial_rotary_factor", Number(0.25))];
+
 /// A family without rules of its own.
 pub(super) const PLAIN: Family = Family {
     model_types: &[],
     architecture: "",
     activations: SILU,
+    other_activations: &[],
     norms_lack_one: false,
     names: &[],
     outside: &[],
@@ -306,6 +315,7 @@ const MAMBA_ALIASES: &[(&str, &str)] = &[
     ("mamba_d_state", "state_size"),
     ("mamba_inner_size", "intermediate_size"),
     ("mamba_dt_rank", "time_step_rank"),
+    ("mamba_norms_eps", "mixer_rms_eps"),
     ("rms_norm_eps", "layer_norm_epsilon"),
 ];
 
@@ -468,6 +478,7 @@ pub(super) const FAMILIES: &[Family] = &[
         model_types: &["gpt_bigcode"],
         architecture: "starcoder",
         activations: GELU_TANH,
+        other_activations: GELU,
         names: &[STARCODER],
         aliases: GPT2_ALIASES,
         defaults: &[("num_key_value_heads", Number(1.0))],
@@ -480,7 +491,14 @@ pub(super) const FAMILIES: &[Family] = &[
         names: &[STARCODER2],
         ..PLAIN
     },
-    Family { model_types: &["nemotron"], architecture: "nemotron", activations: RELU2, norms_lack_one: true, ..PLAIN },
+    Family {
+        model_types: &["nemotron"],
+        architecture: "nemotron",
+        activations: RELU2,
+        norms_lack_one: true,
+        defaults: ROTATES_HALF,
+        ..PLAIN
+    },
     Family { model_types: &["granite"], architecture: "granite", names: &[ROTARY], ..PLAIN },
     Family { model_types: &["granite_swa"], architecture: "granite_swa", names: &[ROTARY], ..PLAIN },
     Family {
@@ -494,8 +512,15 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { model_types: &["afmoe"], architecture: "afmoe", names: &[NORM_AFTER_MIXER, AFMOE], ..PLAIN },
     Family { model_types: &["exaone4"], architecture: "exaone4", names: &[NORM_AFTER_MIXER], ..PLAIN },
     Family { model_types: &["seed_oss"], architecture: "seed_oss", names: &[NORM_AFTER_MIXER], ..PLAIN },
-    Family { model_types: &["glm4"], architecture: "glm4", names: &[GLM4], ..PLAIN },
-    Family { model_types: &["glm4_moe", "solar_open"], architecture: "glm4moe", names: &[NORM_AFTER_MIXER], ..PLAIN },
+    Family { model_types: &["glm4"], architecture: "glm4", names: &[GLM4], defaults: ROTATES_HALF, ..PLAIN },
+    Family {
+        model_types: &["glm4_moe"],
+        architecture: "glm4moe",
+        names: &[NORM_AFTER_MIXER],
+        defaults: ROTATES_HALF,
+        ..PLAIN
+    },
+    Family { model_types: &["solar_open"], architecture: "glm4moe", names: &[NORM_AFTER_MIXER], ..PLAIN },
     Family { model_types: &["gpt_oss"], architecture: "gpt-oss", names: &[NORM_AFTER_MIXER, GPT_OSS], ..PLAIN },
     Family {
         model_types: &["deepseek_v2", "youtu"],
@@ -562,12 +587,31 @@ pub(super) const FAMILIES: &[Family] = &[
         model_types: &["olmo"],
         architecture: "olmo",
         names: &[ROTARY],
+        aliases: &[("qkv_limit", "clip_qkv")],
         defaults: &[("layer_norm_eps", Number(1e-5))],
         ..PLAIN
     },
-    Family { model_types: &["phi"], architecture: "phi2", activations: GELU_TANH, names: &[PHI], ..PLAIN },
-    Family { model_types: &["stablelm"], architecture: "stablelm", ..PLAIN },
-    Family { model_types: &["cohere"], architecture: "command-r", ..PLAIN },
+    Family {
+        model_types: &["phi"],
+        architecture: "phi2",
+        activations: GELU_TANH,
+        names: &[PHI],
+        defaults: ROTATES_HALF,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["stablelm"],
+        architecture: "stablelm",
+        names: &[STABLELM],
+        defaults: ROTATES_QUARTER,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["cohere"],
+        architecture: "command-r",
+        aliases: &[("max_position_embeddings", "model_max_length")],
+        ..PLAIN
+    },
     Family { model_types: &["ernie4_5_moe"], architecture: "ernie4_5-moe", names: &[ERNIE_EXPERTS], ..PLAIN },
     Family {
         model_types: &["hunyuan_v1_dense"],
@@ -583,7 +627,7 @@ pub(super) const FAMILIES: &[Family] = &[
         aliases: &[("head_dim", "attention_head_dim")],
         ..PLAIN
     },
-    Family { model_types: &["glm"], architecture: "chatglm", ..PLAIN },
+    Family { model_types: &["glm"], architecture: "chatglm", defaults: ROTATES_HALF, ..PLAIN },
     Family {
         model_types: &["chatglm"],
         architecture: "chatglm",
@@ -598,8 +642,10 @@ pub(super) const FAMILIES: &[Family] = &[
         model_types: &["gpt_neox"],
         architecture: "gptneox",
         activations: GELU,
+        other_activations: GELU_TANH,
         names: &[NEOX],
         aliases: NEOX_ALIASES,
+        defaults: ROTATES_QUARTER,
         ..PLAIN
     },
     Family {
@@ -760,6 +806,7 @@ pub(super) const FAMILIES: &[Family] = &[
         architecture: "bailingmoe2",
         names: &[LING2],
         aliases: &[("scoring_func", "score_function")],
+        defaults: ROTATES_HALF,
         requires: &[("norm_head", &[Bool(false)])],
         flag: Some("use_qk_norm"),
         ..PLAIN
@@ -802,6 +849,7 @@ pub(super) const FAMILIES: &[Family] = &[
         architecture: "qwen3next",
         norms_lack_one: true,
         names: &[NORM_AFTER_MIXER, QWEN3_NEXT],
+        defaults: ROTATES_QUARTER,
         ..PLAIN
     },
     Family {
@@ -809,6 +857,7 @@ pub(super) const FAMILIES: &[Family] = &[
         architecture: "qwen35",
         norms_lack_one: true,
         names: &[NORM_AFTER_MIXER, QWEN3_5],
+        defaults: ROTATES_QUARTER,
         ..PLAIN
     },
     Family {
@@ -816,6 +865,7 @@ pub(super) const FAMILIES: &[Family] = &[
         architecture: "qwen35moe",
         norms_lack_one: true,
         names: &[NORM_AFTER_MIXER, QWEN3_5],
+        defaults: ROTATES_QUARTER,
         ..PLAIN
     },
 ];

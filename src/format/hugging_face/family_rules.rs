@@ -175,6 +175,12 @@ pub(super) const LATENT: &[Rule] = &[
     ),
 ];
 
+/// The norms of heads, each in a tensor of its own.
+pub(super) const STABLELM: &[Rule] = &[
+    ("self_attn.q_layernorm.norms.*.weight", "attn_q_norm.weight", &[]),
+    ("self_attn.k_layernorm.norms.*.weight", "attn_k_norm.weight", &[]),
+];
+
 /// The indexer of attention to selected positions.
 pub(super) const INDEXER: &[Rule] = &[
     ("self_attn.indexer.wq_b", "indexer.attn_q_b", &[]),

@@ -68,11 +68,13 @@ const RENAMED: &[(&[&str], &str, Kind)] = &[
     (&["hidden_size_per_layer_input"], "embedding_length_per_layer_input", Size),
     (&["altup_num_inputs"], "altup.num_inputs", Size),
     (&["altup_active_idx"], "altup.active_idx", Size),
+    (&["is_causal"], "attention.causal", Bool),
     (&["max_alibi_bias"], "attention.max_alibi_bias", Float),
     (&["qkv_limit"], "attention.clamp_kqv", Float),
     (&["mamba_inner_size"], "ssm.inner_size", Size),
     (&["mamba_dt_rank"], "ssm.time_step_rank", Size),
     (&["mamba_norms"], "ssm.dt_b_c_rms", Bool),
+    (&["mamba_norms_eps"], "ssm.dt_b_c_rms_epsilon", Float),
     (&["linear_conv_kernel_dim", "mamba_d_conv"], "ssm.conv_kernel", Size),
     (&["linear_key_head_dim", "mamba_d_state"], "ssm.state_size", Size),
     (&["linear_num_key_heads", "mamba_n_groups"], "ssm.group_count", Size),
@@ -110,6 +112,7 @@ impl<'a> Keys<'a> {
         let mut keys = Keys { config, architecture: family.architecture, entries: Vec::new() };
         keys.entries.push(("general.architecture".to_owned(), family.architecture.into()));
         keys.entries.push(("general.name".to_owned(), name.into()));
+        keys.activation(family)?;
         keys.refuse_variants(family)?;
         for key in ["num_hidden_layers", "max_position_embeddings", "hidden_size", "num_attention_heads"] {
             config.size(key)?;
@@ -158,7 +161,11 @@ impl<'a> Keys<'a> {
     }
 
     fn rename(&mut self, names: &[&str], key: &str, kind: Kind) -> Result<(), HuggingFaceError> {
-        let Some(name) = names.iter().find(|name| self.config.get(name).is_some()) else { return Ok(()) };
+        let is_stated = |name: &&&str| match kind {
+            Size | Float => self.config.number(name).is_some(),
+            Bool => self.config.get(name).is_some(),
+        };
+        let Some(name) = names.iter().find(is_stated) else { return Ok(()) };
         let value = match kind {
             Size => self.config.u32(name)?.map(Value::from),
             Float => self.config.f32(name)?.map(Value::from),
@@ -170,15 +177,23 @@ impl<'a> Keys<'a> {
         Ok(())
     }
 
-    /// Refuses what the architecture of the family would compute wrongly.
-    fn refuse_variants(&self, family: &Family) -> Result<(), HuggingFaceError> {
+    /// The activation, where it is not that of the architecture.
+    fn activation(&mut self, family: &Family) -> Result<(), HuggingFaceError> {
         for key in ["hidden_activation", "hidden_act"] {
             let Some(activation) = self.config.str(key)? else { continue };
-            if !family.activations.contains(&activation) {
-                return Err(self.config.wrong(key, format!("{activation:?}"), family.activations.join(" or ")));
+            if family.other_activations.contains(&activation) {
+                self.add("hidden_activation", activation);
+            } else if !family.activations.contains(&activation) {
+                let known = [family.activations, family.other_activations].concat();
+                return Err(self.config.wrong(key, format!("{activation:?}"), known.join(" or ")));
             }
             break;
         }
+        Ok(())
+    }
+
+    /// Refuses what the architecture of the family would compute wrongly.
+    fn refuse_variants(&self, family: &Family) -> Result<(), HuggingFaceError> {
         self.refuse_others(family.requires)?;
         if family.requires.iter().all(|(key, _)| *key != POSITIONS) {
             self.refuse_others(&[(POSITIONS, &[Literal::Text("absolute")])])?;
@@ -191,8 +206,8 @@ impl<'a> Keys<'a> {
             "is_decoder",
             "scale_attn_by_inverse_layer_idx",
         ] {
-            let is_harmless =
-                |value: &Json| *value == Json::Bool(false) || *value == "vision" || family.flag == Some(key);
+            let is_used = family.flag == Some(key) || family.aliases.iter().any(|(_, alias)| *alias == key);
+            let is_harmless = |value: &Json| *value == Json::Bool(false) || *value == "vision" || is_used;
             if self.config.get(key).is_some_and(|value| !is_harmless(value)) {
                 return Err(self.config.wrong(key, "set", "false"));
             }

@@ -371,6 +371,101 @@ fn keys_of_published_configs_are_understood() {
     assert_eq!(values(&cohere, ["attention.sliding_window"]), ["4096"]);
 }
 
+/// transformers has these parts for configs that do not state them, as many published ones do not.
+#[test]
+fn a_part_of_each_head_rotates_where_a_config_does_not_say_so() {
+    let keys = |changes: &Json| {
+        let directory = open(&with(changes));
+        let keys = directory.metadata().iter().filter(|(key, _)| key != "general.name");
+        keys.map(|(key, value)| format!("{key} {value}")).collect::<Vec<_>>()
+    };
+    for (model_type, activation, part) in [
+        ("glm", "silu", 0.5),
+        ("glm4", "silu", 0.5),
+        ("glm4_moe", "silu", 0.5),
+        ("nemotron", "relu2", 0.5),
+        ("phi", "gelu_new", 0.5),
+        ("bailing_moe", "silu", 0.5),
+        ("gpt_neox", "gelu", 0.25),
+        ("stablelm", "silu", 0.25),
+        ("qwen3_next", "silu", 0.25),
+        ("qwen3_5", "silu", 0.25),
+        ("qwen3_5_moe", "silu", 0.25),
+    ] {
+        let old = json!({ "model_type": model_type, "hidden_act": activation, "head_dim": 8, "use_qk_norm": true });
+        let mut stated = old.clone();
+        stated[if model_type == "gpt_neox" { "rotary_pct" } else { "partial_rotary_factor" }] = part.into();
+        assert_eq!(keys(&old), keys(&stated), "{model_type}");
+        assert_eq!(values(&old, ["rope.dimension_count"]), [(8.0 * part).to_string()], "{model_type}");
+        let mut new = old.clone();
+        new["rope_theta"] = Json::Null;
+        new["rope_parameters"] = json!({ "rope_theta": 500_000.0, "partial_rotary_factor": 0.75 });
+        assert_eq!(values(&new, ["rope.dimension_count"]), ["6"], "{model_type}");
+    }
+    for model_type in ["solar_open", "llama"] {
+        assert_eq!(values(&json!({ "model_type": model_type }), ["rope.dimension_count"]), ["none"]);
+    }
+}
+
+#[test]
+fn values_that_only_some_models_of_a_family_have_are_carried() {
+    let one = |changes: Json, key: &str| {
+        let [value] = values(&changes, [key]);
+        value
+    };
+    assert_eq!(one(json!({ "model_type": "qwen2", "is_causal": false }), "attention.causal"), "false");
+    assert_eq!(one(json!({ "model_type": "olmo", "clip_qkv": 8.0 }), "attention.clamp_kqv"), "8");
+    let cohere = json!({ "model_type": "cohere", "model_max_length": 131_072 });
+    assert_eq!(one(cohere, "context_length"), "131072");
+    let mamba = json!({ "model_type": "falcon_mamba", "mixer_rms_eps": 0.25, "layer_norm_epsilon": 0.5 });
+    let keys = ["ssm.dt_b_c_rms_epsilon", "attention.layer_norm_rms_epsilon"];
+    assert_eq!(values(&mamba, keys), ["0.25", "0.5"]);
+}
+
+#[test]
+fn both_forms_of_gelu_load_where_models_of_a_family_have_either() {
+    for (model_type, key, usual, other) in [
+        ("gpt_neox", "hidden_act", "gelu", "gelu_fast"),
+        ("gpt_bigcode", "activation_function", "gelu_pytorch_tanh", "gelu"),
+    ] {
+        let stated = |name: &str| {
+            let mut changes = json!({ "model_type": model_type });
+            changes[key] = name.into();
+            let directory = open(&with(&changes));
+            let architecture = directory.str("general.architecture").unwrap();
+            directory.optional_str(&format!("{architecture}.hidden_activation")).unwrap().map(str::to_owned)
+        };
+        assert_eq!((stated(usual), stated(other).as_deref()), (None, Some(other)));
+        let mut wrong = json!({ "model_type": model_type });
+        wrong[key] = "relu".into();
+        assert!(error_of(&with(&wrong), TENSORS).contains("must be gelu"));
+    }
+}
+
+/// The published config of Hunyuan A13B has these.
+#[test]
+fn sizes_that_are_false_or_of_attention_that_is_not_used_count_as_absent() {
+    let hunyuan = json!({
+        "model_type": "hunyuan_v1_moe", "n_group": false, "topk_group": false, "routed_scaling_factor": false,
+        "use_mla": false, "kv_lora_rank": 5, "q_lora_rank": 6, "qk_rope_head_dim": 2, "qk_nope_head_dim": 4,
+        "v_head_dim": 3, "attention_head_dim": 4, "rope_theta": 10_000.0,
+        "rope_scaling": { "type": "dynamic", "alpha": 4.0 },
+    });
+    let keys = [
+        "expert_group_count",
+        "expert_group_used_count",
+        "expert_weights_scale",
+        "attention.kv_lora_rank",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.value_length",
+        "rope.freq_base",
+    ];
+    assert_eq!(values(&hunyuan, keys), ["none", "none", "none", "none", "1", "4", "4", "160000"]);
+    let error = error_of(&with(&json!({ "hidden_size": false })), TENSORS);
+    assert!(error.contains("lacks the key \"hidden_size\""), "{error}");
+}
+
 #[test]
 fn published_sizes_of_other_names_are_found() {
     let keys = ["embedding_length", "block_count", "attention.head_count", "feed_forward_length", "context_length"];
@@ -417,7 +512,7 @@ fn what_families_do_not_compute_is_named() {
         ("nemotron_h", "hybrid_override_pattern", json!("M?"), "mamba, attention, mlp or moe"),
         ("falcon_h1", "mamba_norm_before_gate", json!(true), "false"),
         ("nemotron_h", "time_step_limit", json!([0.0, 0.1]), "0 and infinity"),
-        ("olmo", "clip_qkv", json!(8.0), "false"),
+        ("olmoe", "clip_qkv", json!(8.0), "false"),
         ("gemma3n", "altup_correct_scale", json!(false), "true"),
         ("gemma3n", "activation_sparsity_pattern", json!([1.0]), "parts from 0 to below 1"),
         ("bailing_moe", "norm_head", json!(true), "false"),

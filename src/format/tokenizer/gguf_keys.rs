@@ -376,7 +376,7 @@ mod tests {
             let equal = all[..index].iter().filter(|(_, other, other_split)| (whole, split) == (other, other_split));
             same.extend(equal.map(|(other, ..)| (*other, *name)));
         }
-        // These mean the same: the first two differ only in the default for BOS, the others in how they are written.
-        assert_eq!(same, [("llama-bpe", "glm4"), ("qwen2", "bailingmoe")]);
+        // These mean the same: the first four differ only in the defaults for BOS and EOS, the others in how they are written.
+        assert_eq!(same, [("gpt-2", "roberta-bpe"), ("llama-bpe", "glm4"), ("qwen2", "bailingmoe")]);
     }
 }

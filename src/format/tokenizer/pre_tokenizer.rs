@@ -26,11 +26,13 @@ pub(super) struct Rules {
     pub(super) whole_pieces: bool,
     /// BOS is added if the file lacks the key.
     pub(super) adds_bos: bool,
+    /// EOS is added if the file lacks the key.
+    pub(super) adds_eos: bool,
     /// The runs of digits that are split into groups of three from their end, before the patterns are applied.
     digit_runs: Option<&'static str>,
 }
 
-const PLAIN: Rules = Rules { whole_pieces: false, adds_bos: false, digit_runs: None };
+const PLAIN: Rules = Rules { whole_pieces: false, adds_bos: false, adds_eos: false, digit_runs: None };
 const WHOLE: Rules = Rules { whole_pieces: true, ..PLAIN };
 const WHOLE_BOS: Rules = Rules { whole_pieces: true, adds_bos: true, ..PLAIN };
 
@@ -38,11 +40,17 @@ const DIGIT: &str = r"\p{N}";
 const THREE_DIGITS: &str = r"\p{N}{1,3}";
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// [`LLAMA3`] with runs of spaces that are split into powers of two.
+const JAIS2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s";
 const QWEN2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// [`O200K`] with single digits, after the scripts of [`YOUTU_SCRIPTS`].
+const YOUTU: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// Korean, wide punctuation, Bopomofo, and Chinese with Japanese.
+const YOUTU_SCRIPTS: &str = r"[\x{AC00}-\x{D7A3}\x{3131}-\x{318E}]+|[\x{FF01}\x{2026}\x{201C}\x{201D}\x{2018}\x{2019}\x{2014}\x{FF1A}\x{FF1B}\x{FF0C}\x{3001}-\x{303F}\x{FE30}-\x{FE4F}]+|[\x{3105}-\x{312F}]+|[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+";
 /// [`O200K`] without Chinese characters, which an earlier pattern splits off.
 const KIMI_K2: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const DEEPSEEK_V3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
@@ -77,6 +85,8 @@ const ROWS: &[Row] = &[
         patterns: &[GPT2],
         rules: PLAIN,
     },
+    // Encoders, whose texts are between `<s>` and `</s>`.
+    Row { names: &["roberta-bpe"], patterns: &[GPT2], rules: Rules { adds_bos: true, adds_eos: true, ..PLAIN } },
     Row {
         names: &["starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"],
         patterns: &[DIGIT, GPT2],
@@ -87,10 +97,21 @@ const ROWS: &[Row] = &[
         patterns: &[LLAMA3],
         rules: WHOLE_BOS,
     },
+    Row { names: &["jais-2"], patterns: &[JAIS2], rules: PLAIN },
     Row { names: &["dbrx", "smaug-bpe", "chatglm-bpe"], patterns: &[LLAMA3], rules: PLAIN },
     Row { names: &["glm4", "glm5"], patterns: &[LLAMA3], rules: WHOLE },
     Row {
-        names: &["qwen2", "deepseek-r1-qwen", "kormo", "megrez", "stablelm2", "hunyuan", "solar-open", "grok-2"],
+        names: &[
+            "qwen2",
+            "deepseek-r1-qwen",
+            "f2llmv2",
+            "kormo",
+            "megrez",
+            "stablelm2",
+            "hunyuan",
+            "solar-open",
+            "grok-2",
+        ],
         patterns: &[QWEN2],
         rules: PLAIN,
     },
@@ -158,6 +179,7 @@ const ROWS: &[Row] = &[
     Row { names: &["falcon"], patterns: &[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]"], rules: PLAIN },
     Row { names: &["tekken"], patterns: &[TEKKEN], rules: WHOLE_BOS },
     Row { names: &["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"], patterns: &[O200K], rules: PLAIN },
+    Row { names: &["youtu"], patterns: &[YOUTU_SCRIPTS, YOUTU], rules: WHOLE },
     Row { names: &["kimi-k2"], patterns: &[r"\p{Han}+", KIMI_K2], rules: PLAIN },
     Row {
         names: &["tiny_aya", "cohere2moe"],
@@ -354,6 +376,19 @@ mod tests {
     fn chinese_characters_are_separate_pieces_for_some_models() {
         assert_splits("kimi-k2", "It's 你好Wörld", &["It's", " ", "你好", "Wörld"]);
         assert_splits("gpt-4o", "It's 你好Wörld", &["It's", " 你好Wörld"]);
+    }
+
+    #[test]
+    fn scripts_and_wide_punctuation_are_separate_pieces_for_one_model() {
+        assert_splits("youtu", "한국어日本，ㄅA12", &["한국어", "日本", "，", "ㄅ", "A", "1", "2"]);
+        assert_splits("youtu", "it's 30%/", &["it's", " ", "3", "0", "%/"]);
+    }
+
+    #[test]
+    fn runs_of_spaces_are_split_into_powers_of_two() {
+        let text = format!("a{}b", " ".repeat(16));
+        assert_splits("jais-2", &text, &["a", &" ".repeat(8), &" ".repeat(4), "  ", " ", " b"]);
+        assert_splits("jais-2", "a  1234\n", &["a", " ", " ", "123", "4", "\n"]);
     }
 
     #[test]

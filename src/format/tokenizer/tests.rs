@@ -28,6 +28,11 @@ fn sentence_piece_file(extra: &[(&str, f32, i32)]) -> GgufBuilder {
 
 /// Byte-level: all 256 bytes, `ab`, `Ġa`, a control token and a user-defined token.
 fn byte_level_file() -> GgufBuilder {
+    byte_level_file_of("gpt-2")
+}
+
+/// [`byte_level_file`] with this pre-tokenizer.
+fn byte_level_file_of(pre: &str) -> GgufBuilder {
     let mut tokens: Vec<String> = (0..=255u8)
         .map(|byte| {
             let mut text = String::new();
@@ -41,7 +46,7 @@ fn byte_level_file() -> GgufBuilder {
     kinds[259] = USER_DEFINED;
     GgufBuilder::new()
         .key("tokenizer.ggml.model", "gpt2")
-        .key("tokenizer.ggml.pre", "gpt-2")
+        .key("tokenizer.ggml.pre", pre)
         .key("tokenizer.ggml.tokens", tokens)
         .key("tokenizer.ggml.token_type", kinds)
         .key("tokenizer.ggml.merges", vec!["a b", "Ġ a", "no such"])
@@ -115,6 +120,9 @@ fn bos_and_eos_follow_the_file_else_the_kind_of_tokenizer() {
     let with_bos =
         byte_level_file().key("tokenizer.ggml.bos_token_id", 257u32).key("tokenizer.ggml.add_bos_token", true);
     assert_eq!(encode(with_bos), [257]);
+    let encoder = || byte_level_file_of("roberta-bpe").key("tokenizer.ggml.bos_token_id", 257u32);
+    assert_eq!(encode(encoder()), [257, 258]);
+    assert_eq!(encode(encoder().key("tokenizer.ggml.add_eos_token", false)), [257]);
 }
 
 #[test]

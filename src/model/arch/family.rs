@@ -46,6 +46,8 @@ pub struct Family {
     pub feed_forward: FeedForward,
     /// How rows are routed to experts, in layers that have a router.
     pub routing: Option<RoutingSpec>,
+    /// Keys that files with parts for images leave out, and their values.
+    pub omitted_with_images: &'static [(&'static str, f32)],
 }
 
 impl Family {
@@ -68,6 +70,7 @@ impl Family {
         recurrent: Recurrent::Never,
         feed_forward: FeedForward::Gated(Activation::Silu),
         routing: None,
+        omitted_with_images: &[],
     };
 }
 
@@ -184,7 +187,7 @@ pub enum Residual {
 pub enum FeedForward {
     /// Gate and up projections, whose product is activated. Files may hold both in `ffn_up`, the gate first.
     Gated(Activation),
-    /// One activated projection.
+    /// One activated projection. The key `hidden_activation` chooses between the two forms of GELU.
     Ungated(Pointwise),
     /// One projection, activated by xIELU with parameters of each layer.
     UngatedXielu,
@@ -197,6 +200,23 @@ impl FeedForward {
         match self {
             FeedForward::Gated(Activation::Silu) if limit > 0 => FeedForward::Gated(Activation::LimitedSilu(limit)),
             form => form,
+        }
+    }
+}
+
+/// The names of GELU by an approximation with the hyperbolic tangent.
+const GELU_TANH: [&str; 3] = ["gelu_pytorch_tanh", "gelu_new", "gelu_fast"];
+
+impl FeedForward {
+    /// The same with the form of GELU of this name, if it is a GELU without a gate; `None` for other names.
+    #[must_use]
+    pub fn with_gelu(self, name: &str) -> Option<Self> {
+        match self {
+            FeedForward::Ungated(Pointwise::Gelu | Pointwise::GeluTanh) => match name {
+                "gelu" => Some(FeedForward::Ungated(Pointwise::Gelu)),
+                name => GELU_TANH.contains(&name).then_some(FeedForward::Ungated(Pointwise::GeluTanh)),
+            },
+            form => Some(form),
         }
     }
 }
@@ -240,7 +260,7 @@ pub struct AttentionSpec {
     pub scale: AttentionScale,
     /// Which layers attend within a window only.
     pub windows: Windows,
-    /// Which rows of its sequence a row sees.
+    /// Which rows of its sequence a row sees. Where the key `attention.causal` is false, models that make embeddings see all.
     pub direction: Direction,
     /// How windowed layers rotate.
     pub windowed_rope: WindowedRope,
@@ -427,6 +447,8 @@ pub enum QkNormKind {
     RotatedUnweighted,
     /// All heads together, before rotation.
     Row,
+    /// Each head, before rotation, by a layer norm with weights of its own.
+    LayerPerHead,
 }
 
 /// The factor on attention scores: one over the square root of a width.

@@ -21,5 +21,11 @@ pub(super) const FAMILY: Family = Family {
         ..AttentionSpec::PLAIN
     },
     feed_forward: FeedForward::Gated(Activation::GeluTanh),
+    // All models that see have these values.
+    omitted_with_images: &[
+        ("attention.layer_norm_rms_epsilon", 1e-6),
+        ("rope.freq_base", 1_000_000.0),
+        ("rope.scaling.factor", 8.0),
+    ],
     ..Family::PLAIN
 };

@@ -8,7 +8,7 @@ pub(super) const FAMILY: Family = Family {
     architecture: "nemotron_h",
     models: "Nemotron H, Nemotron Nano 2",
     norms: Norms::BeforeOnlyHalf,
-    attention: AttentionSpec { rotation: Rotation::WhereFinetuned, ..AttentionSpec::PLAIN },
+    attention: AttentionSpec { rotation: Rotation::Never, ..AttentionSpec::PLAIN },
     recurrent: Recurrent::StateSpace,
     feed_forward: FeedForward::Ungated(Pointwise::ReluSquared),
     ..Family::PLAIN

@@ -9,7 +9,7 @@ pub(super) const FAMILY: Family = Family {
     architecture: "nemotron_h_moe",
     models: "Nemotron 3 Nano, Super",
     norms: Norms::BeforeOnlyHalf,
-    attention: AttentionSpec { rotation: Rotation::WhereFinetuned, ..AttentionSpec::PLAIN },
+    attention: AttentionSpec { rotation: Rotation::Never, ..AttentionSpec::PLAIN },
     recurrent: Recurrent::StateSpace,
     feed_forward: FeedForward::Ungated(Pointwise::ReluSquared),
     routing: Some(RoutingSpec { scoring: Scoring::Sigmoid, ..RoutingSpec::SOFTMAX }),

@@ -2,6 +2,7 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::format::gguf::Value;
+use crate::model::arch::Family;
 use crate::model::error::ModelError;
 
 /// A larger size means a damaged file, which would otherwise fail later with a less clear error.
@@ -11,11 +12,16 @@ const LARGEST_SIZE: usize = 1 << 24;
 pub(super) struct Keys<'a> {
     pub(super) checkpoint: &'a dyn Checkpoint,
     pub(super) architecture: String,
+    /// The values of keys that this file may leave out.
+    omitted: &'static [(&'static str, f32)],
 }
 
 impl<'a> Keys<'a> {
-    pub(super) fn new(checkpoint: &'a dyn Checkpoint) -> Result<Self, ModelError> {
-        Ok(Keys { checkpoint, architecture: checkpoint.str("general.architecture")?.to_owned() })
+    pub(super) fn new(checkpoint: &'a dyn Checkpoint, family: &Family) -> Result<Self, ModelError> {
+        let architecture = checkpoint.str("general.architecture")?.to_owned();
+        let of_images = format!("{architecture}.vision.");
+        let has_images = checkpoint.metadata().iter().any(|(key, _)| key.starts_with(&of_images));
+        Ok(Keys { checkpoint, architecture, omitted: if has_images { family.omitted_with_images } else { &[] } })
     }
 
     pub(super) fn name(&self, key: &str) -> String {
@@ -70,15 +76,30 @@ impl<'a> Keys<'a> {
         Err(self.invalid(key, size, format!("between 1 and {LARGEST_SIZE}")))
     }
 
+    /// A number of the file, or the one of a key that it may leave out.
+    fn number(&self, key: &str) -> Result<Option<f32>, ModelError> {
+        let omitted = || self.omitted.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
+        Ok(self.checkpoint.optional_f32(&self.name(key))?.or_else(omitted))
+    }
+
     pub(super) fn positive(&self, key: &str) -> Result<f32, ModelError> {
-        let value = self.checkpoint.f32(&self.name(key))?;
+        let value = match self.number(key)? {
+            Some(value) => value,
+            None => self.checkpoint.f32(&self.name(key))?,
+        };
         self.checked_positive(key, value)
     }
 
     /// A positive value; `None` when it is 0 or absent.
     pub(super) fn optional_positive(&self, key: &str) -> Result<Option<f32>, ModelError> {
-        let value = self.checkpoint.optional_f32(&self.name(key))?.filter(|value| *value != 0.0);
+        let value = self.number(key)?.filter(|value| *value != 0.0);
         value.map(|value| self.checked_positive(key, value)).transpose()
+    }
+
+    /// [`Keys::optional_positive`] of the first of these keys that the file has. Converters have different names for some values.
+    pub(super) fn first_positive(&self, keys: &[&str]) -> Result<Option<f32>, ModelError> {
+        let first = keys.iter().find(|key| self.checkpoint.value(&self.name(key)).is_some());
+        self.optional_positive(first.unwrap_or(&keys[0]))
     }
 
     pub(super) fn checked_positive(&self, key: &str, value: f32) -> Result<f32, ModelError> {

@@ -37,7 +37,8 @@ impl Keys<'_> {
     /// The mixer of each layer.
     fn mixers(&self, family: &Family, hidden_size: usize, context_tokens: usize) -> Result<Vec<MixerSpec>, ModelError> {
         let options = &family.attention;
-        let windows = self.windows(options.windows, options.direction, self.layers()?)?;
+        let direction = self.direction(family)?;
+        let windows = self.windows(options.windows, direction, self.layers()?)?;
         let heads = self.heads(hidden_size, options.unwindowed_rotary, &windows)?;
         let max_alibi_bias = self.max_alibi_bias(options.alibi, windows.len())?;
         let ropes = self.ropes(options, (&windows, max_alibi_bias.is_some()), context_tokens)?;
@@ -66,7 +67,7 @@ impl Keys<'_> {
                 scale: scale.unwrap_or_else(|| options.scale.value(hidden_size, heads.n_heads, key_dim) * yarn),
                 max_alibi_bias,
                 window: windows[layer],
-                sees_later: options.direction == Direction::BothWays,
+                sees_later: direction == Direction::BothWays,
                 heads,
                 rope,
             };
@@ -100,8 +101,9 @@ impl Keys<'_> {
             self.activation_limits("swiglu_clamp_shexp", n_layers)?,
         ];
         let cutoffs = self.cutoffs(n_layers)?;
+        let of_family = self.feed_forward_form(family.feed_forward)?;
         let of_layer = |layer: usize| {
-            let form = family.feed_forward.limited(other_limits[layer]);
+            let form = of_family.limited(other_limits[layer]);
             let width = widths.as_ref().map(|widths| widths[layer]);
             if width == Some(0) {
                 return Ok(FeedForwardSpec::None);
@@ -112,7 +114,7 @@ impl Keys<'_> {
             if !self.has_tensor(layer, "ffn_gate_inp.weight") {
                 return dense.map(FeedForwardSpec::Dense).ok_or_else(missing);
             }
-            let forms = [family.feed_forward.limited(routed_limits[layer]), form];
+            let forms = [of_family.limited(routed_limits[layer]), form];
             let experts = self.layer_experts(family, forms, width)?;
             match family.routing.map(|routing| routing.placement) {
                 Some(ExpertPlacement::Parallel) => {
@@ -122,6 +124,14 @@ impl Keys<'_> {
             }
         };
         (0..n_layers).map(of_layer).collect()
+    }
+
+    /// The form of feed-forwards: that of the family, with the form of GELU that the file states.
+    fn feed_forward_form(&self, of_family: FeedForward) -> Result<FeedForward, ModelError> {
+        const KEY: &str = "hidden_activation";
+        let Some(name) = self.checkpoint.optional_str(&self.name(KEY))? else { return Ok(of_family) };
+        let expected = "\"gelu\", \"gelu_pytorch_tanh\", \"gelu_new\" or \"gelu_fast\"";
+        of_family.with_gelu(name).ok_or_else(|| self.invalid(KEY, format!("{name:?}"), expected))
     }
 
     /// The experts of a layer that has a router.

@@ -24,7 +24,7 @@ impl Keys<'_> {
         context_tokens: usize,
     ) -> Result<Vec<Option<RopeSpec>>, ModelError> {
         let of_all = RopeSpec {
-            base: self.optional_positive("rope.freq_base")?.unwrap_or(10_000.0),
+            base: self.first_positive(&["rope.freq_base", "rope.global.freq_base"])?.unwrap_or(10_000.0),
             scaling: self.rope_scaling(attention.yarn_ramp)?,
             magnitude: self.rope_magnitude(attention.yarn_multiplier)?,
             factors: self.rope_factors(context_tokens)?,
@@ -32,7 +32,8 @@ impl Keys<'_> {
         let of_windowed = match attention.windowed_rope {
             WindowedRope::AsOthers => of_all,
             WindowedRope::Unscaled(base) => {
-                let base = self.optional_positive("rope.freq_base_swa")?.or(base).unwrap_or(of_all.base);
+                let stored = self.first_positive(&["rope.freq_base_swa", "rope.local.freq_base"])?;
+                let base = stored.or(base).unwrap_or(of_all.base);
                 RopeSpec { base, scaling: RopeScaling::None, magnitude: 1.0, factors: None }
             }
         };
@@ -81,7 +82,8 @@ impl Keys<'_> {
         temperature: Temperature,
         rotates: bool,
     ) -> Result<Option<PositionScale>, ModelError> {
-        let stored = self.checkpoint.optional_f32(&self.name("attention.temperature_scale"))?;
+        let stored = |key| self.checkpoint.optional_f32(&self.name(key));
+        let stored = stored("attention.temperature_scale")?.or(stored("rope.scaling_beta")?);
         Ok(match temperature {
             Temperature::UnrotatedLayers { step, strength } if !rotates => {
                 let step = self.checkpoint.optional_u32(&self.name("attention.temperature_length"))?.unwrap_or(step);
@@ -152,32 +154,47 @@ impl Keys<'_> {
     /// The factor on rotated values.
     fn rope_magnitude(&self, multiplier: YarnMultiplier) -> Result<f32, ModelError> {
         let stored = self.optional_positive("rope.scaling.attn_factor")?.unwrap_or(1.0);
-        if self.checkpoint.optional_str(&self.name("rope.scaling.type"))? != Some("yarn") {
+        if self.scaling_type()? != Some("yarn") {
             return Ok(stored);
         }
         let factor = self.rope_factor()?;
         let usual = yarn_magnitude(factor, 1.0);
+        let strengths =
+            (self.optional_positive("rope.scaling.mscale")?, self.optional_positive("rope.scaling.mscale_all_dim")?);
+        let of_strengths = match strengths {
+            (Some(own), Some(of_all)) => yarn_magnitude(factor, own) / yarn_magnitude(factor, of_all),
+            _ => usual,
+        };
         Ok(stored
             * match (self.yarn_multiplier()?, multiplier) {
-                (None, _) => usual,
+                (None, _) => of_strengths,
                 (Some(_), YarnMultiplier::OfScores) => 1.0,
                 (Some(strength), YarnMultiplier::OfRotated) => usual / yarn_magnitude(factor, strength),
             })
     }
 
+    /// The rule of scaling; `None` where the file leaves it to the factor. One converter writes an empty text.
+    fn scaling_type(&self) -> Result<Option<&str>, ModelError> {
+        let stated = self.checkpoint.optional_str(&self.name("rope.scaling.type"))?;
+        Ok(stated.filter(|kind| !["", "default"].contains(kind)))
+    }
+
     /// How rotary frequencies are scaled.
     fn rope_scaling(&self, ramp: YarnRamp) -> Result<RopeScaling, ModelError> {
         let factor = self.rope_factor()?;
-        let kind = self.checkpoint.optional_str(&self.name("rope.scaling.type"))?;
-        match kind.unwrap_or(if factor == 1.0 { "none" } else { "linear" }) {
+        match self.scaling_type()?.unwrap_or(if factor == 1.0 { "none" } else { "linear" }) {
             // The tensors of divisors are the whole rule of `longrope`.
             "none" | "longrope" => Ok(RopeScaling::None),
             "linear" => Ok(RopeScaling::Linear { factor }),
             "yarn" => Ok(RopeScaling::Yarn {
                 factor,
                 original_context: self.original_context()?,
-                beta_fast: self.optional_positive("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
-                beta_slow: self.optional_positive("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
+                beta_fast: self
+                    .first_positive(&["rope.scaling.yarn_beta_fast", "rope.scaling.beta_fast"])?
+                    .unwrap_or(32.0),
+                beta_slow: self
+                    .first_positive(&["rope.scaling.yarn_beta_slow", "rope.scaling.beta_slow"])?
+                    .unwrap_or(1.0),
                 whole_pairs: ramp == YarnRamp::WholePairs,
             }),
             other => {

@@ -47,9 +47,17 @@ impl Keys<'_> {
         Ok(ScanLayer {
             shape,
             rank: self.size("ssm.time_step_rank")?,
-            normalises: self.checkpoint.optional_bool(&self.name("ssm.dt_b_c_rms"))?.unwrap_or(false),
+            unweighted_epsilon: self.unweighted_epsilon()?,
             conv_width: self.conv_width("ssm.conv_kernel")?,
         })
+    }
+
+    /// The epsilon of the norms of dt, B and C that have no weight. Files by other converters do not have it.
+    fn unweighted_epsilon(&self) -> Result<Option<f32>, ModelError> {
+        if !self.checkpoint.optional_bool(&self.name("ssm.dt_b_c_rms"))?.unwrap_or(false) {
+            return Ok(None);
+        }
+        Ok(Some(self.optional_positive("ssm.dt_b_c_rms_epsilon")?.unwrap_or(1e-6)))
     }
 
     fn space_layer(&self) -> Result<SpaceLayer, ModelError> {

@@ -1,6 +1,7 @@
 //! How each family reads the keys of a file, and which files are refused.
 
 use cuelight_shaders::attention::{KvShape, Window};
+use cuelight_shaders::elementwise::Pointwise;
 use cuelight_shaders::experts::Scoring;
 use cuelight_shaders::glu::Activation;
 
@@ -24,8 +25,10 @@ enum Stored {
     Number(f32),
     Numbers(Vec<f32>),
     Text(&'static str),
+    /// The file does not have the key.
+    Absent,
 }
-use Stored::{Flag, Flags, Number, Numbers, Size, Sizes, Text};
+use Stored::{Absent, Flag, Flags, Number, Numbers, Size, Sizes, Text};
 
 /// The keys that every model has.
 const USUAL: [(&str, u32); 7] = [
@@ -65,6 +68,7 @@ fn file(architecture: &str, keys: &[(&str, Stored)]) -> GgufBuilder {
             Number(number) => file.key(&key, number),
             Numbers(numbers) => file.key(&key, numbers),
             Text(text) => file.key(&key, text),
+            Absent => file,
         };
     }
     file
@@ -394,6 +398,90 @@ fn layers_are_sequential_where_the_key_says_so() {
         h.layers[0].is_parallel
     };
     assert_eq!([true, false].map(is_parallel), [true, false]);
+}
+
+#[test]
+fn models_that_make_embeddings_may_see_later_tokens() {
+    let directions = |keys: &[(&str, Stored)]| read("qwen2", keys).unwrap().each(|attention| attention.sees_later);
+    let [causal, both] = [true, false].map(|value| ("attention.causal", Flag(value)));
+    let pooling = ("pooling_type", Size(3));
+    assert_eq!(directions(&[both.clone(), pooling.clone()]), [true; 4]);
+    assert_eq!(directions(&[causal, pooling]), [false; 4]);
+    assert_refused("qwen2", std::slice::from_ref(&both), &["qwen2.attention.causal\" is false", "pooling_type"]);
+    let encoder = [both, ("attention.layer_norm_epsilon", Number(1e-5))];
+    assert_eq!(read("bert", &encoder).unwrap().each(|attention| attention.sees_later), [true; 4]);
+}
+
+#[test]
+fn attention_next_to_state_spaces_does_not_rotate_without_a_key_that_says_so() {
+    for architecture in ["nemotron_h", "nemotron_h_moe"] {
+        assert_eq!(read(architecture, &[]).unwrap().each(|attention| attention.rope), [None; 4]);
+    }
+}
+
+#[test]
+fn a_file_may_state_the_form_of_gelu() {
+    let epsilon = ("attention.layer_norm_epsilon", Number(1e-5));
+    let form = |architecture: &str, name: &'static str| {
+        let h = read(architecture, &[epsilon.clone(), ("hidden_activation", Text(name))])?;
+        match h.layers[0].feed_forward {
+            FeedForwardSpec::Dense(sizes) => Ok(sizes.form),
+            _ => Err("not dense".to_owned()),
+        }
+    };
+    let [exact, tanh] = [Pointwise::Gelu, Pointwise::GeluTanh].map(|gelu| Ok::<_, String>(FeedForward::Ungated(gelu)));
+    assert_eq!([form("gptneox", "gelu"), form("starcoder", "gelu")], [exact.clone(), exact]);
+    assert_eq!([form("gptneox", "gelu_fast"), form("starcoder", "gelu_new")], [tanh.clone(), tanh]);
+    assert!(form("gptneox", "relu").unwrap_err().contains("hidden_activation\" is \"relu\""));
+}
+
+/// Ollama's converter has its own names for some keys.
+#[test]
+fn keys_of_other_converters_mean_the_same() {
+    let facts = |keys: Vec<(&str, Stored)>| {
+        let yarn = [
+            ("rope.scaling.type", Text("yarn")),
+            ("rope.scaling.factor", Number(16.0)),
+            ("rope.scaling.original_context_length", Size(2048)),
+        ];
+        let h = read("mistral3", &[&yarn[..], &keys].concat()).unwrap();
+        (h.attention(0).rope, h.attention(0).position_scale)
+    };
+    let usual = facts(vec![
+        ("rope.scaling.yarn_beta_fast", Number(20.0)),
+        ("rope.scaling.yarn_beta_slow", Number(2.0)),
+        ("rope.scaling.yarn_log_multiplier", Number(0.5)),
+        ("attention.temperature_scale", Number(0.1)),
+    ]);
+    let others = facts(vec![
+        ("rope.scaling.beta_fast", Number(20.0)),
+        ("rope.scaling.beta_slow", Number(2.0)),
+        ("rope.scaling.mscale", Number(1.0)),
+        ("rope.scaling.mscale_all_dim", Number(0.5)),
+        ("rope.scaling_beta", Number(0.1)),
+    ]);
+    assert_eq!(others, usual);
+    let unscaled = [("rope.scaling.type", Text("")), ("rope.scaling.factor", Number(0.0))];
+    assert_eq!(read("mistral3", &unscaled).unwrap().attention(0).rope.unwrap().scaling, RopeScaling::None);
+    let window = ("attention.sliding_window", Size(16));
+    let bases = [window, ("rope.global.freq_base", Number(7.0)), ("rope.local.freq_base", Number(5.0))];
+    let h = read("gemma3", &bases).unwrap();
+    assert_eq!(h.each(|attention| attention.rope.unwrap().base), [5.0; 4]);
+    let h = read("gemma3", &bases[1..]).unwrap();
+    assert_eq!(h.each(|attention| attention.rope.unwrap().base), [7.0; 4]);
+}
+
+#[test]
+fn files_with_parts_for_images_may_leave_out_keys() {
+    let without = [("attention.layer_norm_rms_epsilon", Absent), ("vision.block_count", Size(27))];
+    let h = read("gemma3", &without).unwrap();
+    let rope = h.attention(0).rope.unwrap();
+    assert_eq!((h.norm_epsilon, rope.base, rope.scaling), (1e-6, 1e6, RopeScaling::Linear { factor: 8.0 }));
+    let stated = [("rope.freq_base", Number(5.0)), ("rope.scaling.factor", Number(2.0))];
+    let rope = read("gemma3", &[&without[..], &stated].concat()).unwrap().attention(0).rope.unwrap();
+    assert_eq!((rope.base, rope.scaling), (5.0, RopeScaling::Linear { factor: 2.0 }));
+    assert_refused("gemma3", &without[..1], &["layer_norm_rms_epsilon"]);
+    assert_refused("gemma2", &without, &["layer_norm_rms_epsilon"]);
 }
 
 #[test]

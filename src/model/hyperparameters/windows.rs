@@ -1,13 +1,29 @@
-//! Which layers attend within a window only.
+//! Which layers attend within a window only, and in which direction.
 
 use cuelight_shaders::attention::Window;
 
 use super::keys::Keys;
 use crate::format::gguf::Value;
-use crate::model::arch::{Direction, Windows};
+use crate::model::arch::{Direction, Family, Generation, Windows};
 use crate::model::error::ModelError;
 
 impl Keys<'_> {
+    /// Which rows of its sequence a row sees.
+    pub(super) fn direction(&self, family: &Family) -> Result<Direction, ModelError> {
+        const KEY: &str = "attention.causal";
+        let of_family = family.attention.direction;
+        let sees_back = self.checkpoint.optional_bool(&self.name(KEY))?.unwrap_or(true);
+        if sees_back || of_family == Direction::BothWays || family.generation == Generation::Blocks {
+            return Ok(of_family);
+        }
+        if self.pooling()?.is_none() {
+            let expected = "true: a model that sees later tokens generates no text; for embeddings it needs \
+                            the key pooling_type, or 1_Pooling/config.json in a directory";
+            return Err(self.invalid(KEY, false, expected));
+        }
+        Ok(Direction::BothWays)
+    }
+
     /// Which layers have a window: the file's pattern where it has one, else the family's.
     pub(super) fn windows(
         &self,

@@ -2,6 +2,7 @@
 
 use cuelight_shaders::causal_conv::CausalConv;
 use cuelight_shaders::glu::{Activation, Glu};
+use cuelight_shaders::rms_norm::RmsNorm;
 use cuelight_shaders::selective_scan::SelectiveScan;
 
 use crate::graph::ValueId;
@@ -51,8 +52,8 @@ fn selected(
         let width = builder.graph.width(*value);
         if builder.weights.has(&tensor) {
             *value = builder.grouped_norm(&tensor, width, *value)?;
-        } else if sizes.normalises {
-            *value = builder.norm_by(vec![1.0; width].into(), *value)?;
+        } else if let Some(epsilon) = sizes.unweighted_epsilon {
+            *value = builder.graph.push_one(RmsNorm::new(vec![1.0; width].into(), epsilon), &[*value])?;
         }
     }
     let [rank, b, c] = normed;
