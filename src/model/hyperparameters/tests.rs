@@ -1,7 +1,7 @@
 //! How each family reads the keys of a file, and which files are refused.
 
+use cuelight_shaders::activate::Pointwise;
 use cuelight_shaders::attention::{KvShape, Window};
-use cuelight_shaders::elementwise::Pointwise;
 use cuelight_shaders::experts::Scoring;
 use cuelight_shaders::glu::Activation;
 
