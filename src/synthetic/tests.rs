@@ -266,6 +266,6 @@ fn a_model_that_does_not_fit_is_refused_before_it_is_generated() {
     let error = load::plan(&options).err().unwrap();
     assert!(matches!(error, LoadError::TooLarge { .. }));
     let sentence = error.to_string();
-    assert!(sentence.starts_with("qwen3-32b:f16: the model needs 61.2 GiB (weights 61.0 GiB,"), "{sentence}");
+    assert!(sentence.starts_with("qwen3-32b:f16: the model needs at least 61.2 GiB (weights 61.0 GiB,"), "{sentence}");
     assert!(sentence.contains("only 16.0 GiB of memory is available"), "{sentence}");
 }
