@@ -36,7 +36,7 @@ pub use crate::backend::vulkan::{VulkanError, VulkanOptions};
 pub use crate::cancel::{LoadCancel, LoadCancelled};
 pub use crate::device::{ComputeDevice, CpuExperts, Devices, ExpertStreaming, Shares, UnevenDevices};
 pub use crate::mapped_file::{FileChange, ModelFiles};
-pub use crate::memory::{MemoryPlan, MemoryUse};
+pub use crate::memory::{MemoryBreakdown, MemoryPlan};
 pub use crate::model::Section;
 pub use card::ModelCard;
 pub use cuelight_shaders::attention::KvType;

@@ -1,24 +1,24 @@
 //! The memory plan: weights, KV cache and scratch memory compared with the available memory, computed from numbers alone.
 //!
-//! - [`MemoryUse`]: bytes by what uses them
+//! - [`MemoryBreakdown`]: bytes by what uses them
 //! - [`available`], [`limit`], [`of_program`], [`occupied`]: what the system reports
 
+mod breakdown;
 mod system;
-mod usage;
 
 use std::fmt;
 
 use crate::cgroup::MemoryLimit;
 use crate::engine::BLOCK_TOKENS;
 
+pub use breakdown::{MemoryBreakdown, format_bytes};
 pub use system::{available, limit, occupied, of_program};
-pub use usage::{MemoryUse, format_bytes};
 
 /// The memory that a model uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// What it is used for, in all memories together.
-    pub used: MemoryUse,
+    pub used: MemoryBreakdown,
     /// The part of the weights that is mapped from the file. The system can reclaim it.
     pub mapped_bytes: u64,
     /// What the program used when the plan was made: its code, and what it holds for other models.
@@ -45,7 +45,7 @@ pub struct Pool {
     /// The device; `None` for the host's memory.
     pub device: Option<String>,
     /// What it is used for.
-    pub used: MemoryUse,
+    pub used: MemoryBreakdown,
     /// Free memory there, if the system reports it.
     pub available_bytes: Option<u64>,
 }
@@ -72,7 +72,7 @@ impl MemoryPlan {
                 pools.into_iter().map(move |pool| {
                     let kv = part_of(pool.used.kv, kv_blocks, blocks);
                     let state = part_of(pool.used.state, state_slots, slots);
-                    Pool { used: MemoryUse { kv, state, ..pool.used }, ..pool }
+                    Pool { used: MemoryBreakdown { kv, state, ..pool.used }, ..pool }
                 })
             });
         let pools: Vec<Pool> = pools.collect();
@@ -148,7 +148,7 @@ impl MemoryPlan {
 /// Uses that are shown even if they are 0.
 const ALWAYS_SHOWN: [&str; 3] = ["weights", "KV cache", "scratch"];
 
-impl MemoryUse {
+impl MemoryBreakdown {
     /// The uses that are shown to people, with their names.
     fn shown(&self) -> impl Iterator<Item = (&'static str, String)> {
         let shown = self.named().into_iter().filter(|(name, bytes)| *bytes > 0 || ALWAYS_SHOWN.contains(name));
@@ -207,7 +207,7 @@ fn part_of(bytes: u64, count: usize, all: usize) -> u64 {
 #[derive(Debug, Clone)]
 pub struct MemoryRequest {
     /// What it uses besides the KV cache and recurrent state, which are planned.
-    pub fixed: MemoryUse,
+    pub fixed: MemoryBreakdown,
     /// Bytes of one KV block, summed over the layers.
     pub block_bytes: u64,
     /// Bytes of the recurrent state of one sequence, summed over the layers.
@@ -268,7 +268,7 @@ pub enum TooLarge {
     )]
     Memory {
         /// What it needs, with the smallest useful KV cache.
-        needed: Box<MemoryUse>,
+        needed: Box<MemoryBreakdown>,
         /// Bytes that may be used.
         available_bytes: u64,
     },
@@ -333,7 +333,8 @@ pub fn plan(request: &MemoryRequest) -> Result<MemoryPlan, TooLarge> {
         }
     };
     let least_blocks = if request.kv_bytes.is_some() { wanted_blocks } else { blocks(shortest) };
-    let least = MemoryUse { kv: bytes(least_blocks), state: request.state_bytes(request.slots.least), ..request.fixed };
+    let least =
+        MemoryBreakdown { kv: bytes(least_blocks), state: request.state_bytes(request.slots.least), ..request.fixed };
     let least_bytes = least.kv.saturating_add(least.state);
     if least_bytes > left {
         return Err(TooLarge::Memory { needed: least.into(), available_bytes: usable.unwrap_or(u64::MAX) });
@@ -344,7 +345,7 @@ pub fn plan(request: &MemoryRequest) -> Result<MemoryPlan, TooLarge> {
     let kv_blocks = wanted_blocks.min(fitting);
     let pool = Pool {
         device: request.own_memory.clone(),
-        used: MemoryUse { kv: bytes(kv_blocks), state, ..request.fixed },
+        used: MemoryBreakdown { kv: bytes(kv_blocks), state, ..request.fixed },
         available_bytes: request.limit_bytes.or(request.available_bytes),
     };
     let context_tokens = context.min(kv_blocks * BLOCK_TOKENS);
@@ -381,7 +382,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// Weights and scratch memory.
-    const FIXED: MemoryUse = MemoryUse {
+    const FIXED: MemoryBreakdown = MemoryBreakdown {
         weights: 100 * MIB,
         scratch: 10 * MIB,
         kv: 0,
@@ -491,19 +492,23 @@ mod tests {
 
     #[test]
     fn a_draft_model_takes_its_part() {
-        let request =
-            MemoryRequest { limit_bytes: Some(200 * MIB), fixed: MemoryUse { draft: 50 * MIB, ..FIXED }, ..request() };
+        let request = MemoryRequest {
+            limit_bytes: Some(200 * MIB),
+            fixed: MemoryBreakdown { draft: 50 * MIB, ..FIXED },
+            ..request()
+        };
         let planned = plan(&request).unwrap();
         assert_eq!((planned.kv_blocks, planned.used.draft, planned.total_bytes()), (40, 50 * MIB, 200 * MIB));
         assert!(planned.to_string().contains("  draft      50.0 MiB"), "{planned}");
-        let error =
-            plan(&MemoryRequest { fixed: MemoryUse { draft: 150 * MIB, ..FIXED }, ..request }).unwrap_err().to_string();
+        let error = plan(&MemoryRequest { fixed: MemoryBreakdown { draft: 150 * MIB, ..FIXED }, ..request })
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("draft 150.0 MiB"), "{error}");
     }
 
     #[test]
     fn tokenizer_and_requests_take_their_part() {
-        let fixed = MemoryUse { text: 6 * MIB, requests: 4 * MIB, ..FIXED };
+        let fixed = MemoryBreakdown { text: 6 * MIB, requests: 4 * MIB, ..FIXED };
         let request = MemoryRequest { limit_bytes: Some(200 * MIB), fixed, ..request() };
         let plan = plan(&request).unwrap();
         assert_eq!((plan.kv_blocks, plan.total_bytes(), plan.host_bytes()), (80, 200 * MIB, 200 * MIB));
@@ -518,7 +523,7 @@ mod tests {
 
     #[test]
     fn copies_of_kv_blocks_have_a_name_of_their_own_in_errors() {
-        let fixed = MemoryUse { tiers: 300 * MIB, text: MIB, ..FIXED };
+        let fixed = MemoryBreakdown { tiers: 300 * MIB, text: MIB, ..FIXED };
         let error = plan(&MemoryRequest { limit_bytes: Some(200 * MIB), fixed, ..request() }).unwrap_err().to_string();
         assert!(error.contains("scratch 10.0 MiB, KV tiers 300.0 MiB, text 1.0 MiB)"), "{error}");
     }
@@ -533,7 +538,7 @@ mod tests {
 
     #[test]
     fn without_a_report_of_free_memory_nothing_is_refused() {
-        let fixed = MemoryUse { weights: u64::MAX / 4, ..FIXED };
+        let fixed = MemoryBreakdown { weights: u64::MAX / 4, ..FIXED };
         assert!(plan(&MemoryRequest { available_bytes: None, fixed, ..request() }).is_ok());
     }
 }

@@ -53,14 +53,6 @@ fn length(vector: &[f32]) -> f32 {
     vector.iter().map(|value| value * value).sum::<f32>().sqrt()
 }
 
-/// The message of an answer that must be an error of OpenAI's form, and the field that it names.
-async fn refused(server: &Server, path: &str, body: &Value) -> (String, Value) {
-    let answer = server.post(path, body).await;
-    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", answer.text());
-    let error = answer.json()["error"].clone();
-    (error["message"].as_str().unwrap().to_owned(), error["param"].clone())
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn real_models_give_the_vectors_of_transformers() {
     for name in ["bert-mean", "qwen3", "gemma-embedding"] {
@@ -145,7 +137,7 @@ async fn dimensions_keep_the_first_values_and_base64_holds_float32() {
     assert_eq!((whole.len(), cut.len()), (8, 3));
     let factor = 1.0 / length(&whole[..3]);
     assert!(cut.iter().zip(&whole).all(|(cut, whole)| (cut - whole * factor).abs() < 1e-6));
-    let (message, param) = refused(&server, OPENAI, &json!({ "input": "text", "dimensions": 9 })).await;
+    let (message, param) = server.refused(OPENAI, &json!({ "input": "text", "dimensions": 9 })).await;
     assert_eq!(param, "dimensions");
     assert!(message.contains("8 values"), "{message}");
     let answer = server.ok(OPENAI, &json!({ "input": "text", "encoding_format": "base64" })).await;
@@ -157,7 +149,7 @@ async fn dimensions_keep_the_first_values_and_base64_holds_float32() {
 async fn a_text_beyond_the_context_is_refused_or_cut() {
     let server = Server::start(encoder()).await;
     let long = "a".repeat(500);
-    let (message, _) = refused(&server, OPENAI, &json!({ "input": ["b", long] })).await;
+    let (message, _) = server.refused(OPENAI, &json!({ "input": ["b", long] })).await;
     assert!(message.contains("200"), "{message}");
     let cut = server.ok(OPENAI, &json!({ "input": long, "truncate_prompt_tokens": -1 })).await;
     assert_eq!(cut["usage"]["prompt_tokens"], 200);
@@ -209,7 +201,7 @@ async fn a_model_says_what_it_can_do_and_refuses_the_rest() {
     assert_eq!(listed["data"][0]["meta"]["n_embd"], 8);
     let chat = json!({ "messages": [{ "role": "user", "content": "hi" }] });
     for (path, body) in [("/v1/chat/completions", &chat), ("/v1/completions", &json!({ "prompt": "a" }))] {
-        let (message, param) = refused(&server, path, body).await;
+        let (message, param) = server.refused(path, body).await;
         assert_eq!(param, "model");
         assert!(message.contains("/v1/embeddings"), "{message}");
     }
@@ -220,7 +212,7 @@ async fn a_model_says_what_it_can_do_and_refuses_the_rest() {
     assert_eq!(vectors(&decoder.ok(OPENAI, &json!({ "input": "a" })).await).len(), 1);
     let without =
         SimulatedModel { limits: EngineLimits { hidden: HiddenLimits::default(), ..model().limits }, ..model() };
-    let (message, param) = refused(&Server::start(without).await, OPENAI, &json!({ "input": "a" })).await;
+    let (message, param) = Server::start(without).await.refused(OPENAI, &json!({ "input": "a" })).await;
     assert_eq!(param, "model");
     assert!(message.contains("no embeddings"), "{message}");
 }
@@ -237,7 +229,7 @@ async fn wrong_requests_are_refused_by_name() {
         (json!({ "input": "a", "encoding_format": "ubinary" }), "encoding_format"),
         (json!({ "input": "a", "dimensions": 0 }), "dimensions"),
     ] {
-        assert_eq!(refused(&server, OPENAI, &body).await.1, param, "{body}");
+        assert_eq!(server.refused(OPENAI, &body).await.1, param, "{body}");
     }
     server.settle().await;
 }

@@ -66,14 +66,6 @@ fn scores(results: &Value, name: &str) -> Vec<f64> {
     by_index.into_iter().map(|(_, score)| score).collect()
 }
 
-/// The message of an answer that must be an error of OpenAI's form, and the field that it names.
-async fn refused(server: &Server, path: &str, body: &Value) -> (String, Value) {
-    let answer = server.post(path, body).await;
-    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{body}: {}", answer.text());
-    let error = answer.json()["error"].clone();
-    (error["message"].as_str().unwrap().to_owned(), error["param"].clone())
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn real_models_give_the_scores_of_transformers() {
     for name in ["bert.gguf", "bert", "xlm-roberta.gguf", "xlm-roberta", "qwen3.gguf"] {
@@ -121,7 +113,7 @@ async fn the_score_of_embeddings_is_their_cosine() {
     let pairs = server.ok("/score", &json!({ "text_1": texts, "text_2": texts })).await;
     let data = pairs["data"].as_array().unwrap();
     assert!(data.iter().all(|pair| (pair["score"].as_f64().unwrap() - 1.0).abs() < 1e-5));
-    let (message, param) = refused(&server, RERANK, &json!({ "query": "a", "documents": ["b"] })).await;
+    let (message, param) = server.refused(RERANK, &json!({ "query": "a", "documents": ["b"] })).await;
     assert_eq!(param, "model");
     assert!(message.contains("no reranker") && message.contains("/v1/score"), "{message}");
 }
@@ -225,7 +217,7 @@ async fn a_pair_beyond_the_context_is_refused_or_cut() {
     let tei = server.ok("/rerank", &json!({ "query": "q", "texts": [long], "truncate": true })).await;
     assert_eq!(tei.as_array().unwrap().len(), 1);
     let (message, _) =
-        refused(&server, RERANK, &json!({ "query": long, "documents": ["b"], "truncate_prompt_tokens": -1 })).await;
+        server.refused(RERANK, &json!({ "query": long, "documents": ["b"], "truncate_prompt_tokens": -1 })).await;
     assert!(message.contains("200"), "a query is never cut: {message}");
 }
 
@@ -257,7 +249,7 @@ async fn wrong_requests_are_refused_by_name() {
         ("/embed", json!({}), "inputs"),
         ("/embed", json!({ "inputs": ["a"], "prompt_name": "query" }), "prompt_name"),
     ] {
-        assert_eq!(refused(&server, path, &body).await.1, param, "{path}");
+        assert_eq!(server.refused(path, &body).await.1, param, "{path}");
     }
     server.settle().await;
 }
@@ -275,7 +267,7 @@ async fn a_model_says_what_it_can_do_and_refuses_the_rest() {
         ("/v1/embeddings", &json!({ "input": "a" })),
         ("/embed", &json!({ "inputs": "a" })),
     ] {
-        let (message, param) = refused(&server, path, body).await;
+        let (message, param) = server.refused(path, body).await;
         assert_eq!(param, "model");
         assert!(message.contains("/v1/rerank"), "{message}");
     }
@@ -285,7 +277,7 @@ async fn a_model_says_what_it_can_do_and_refuses_the_rest() {
         (SCORE, json!({ "text_1": "q", "text_2": "a" })),
         ("/rerank", json!({ "query": "q", "texts": ["a"] })),
     ] {
-        let (message, param) = refused(&decoder, path, &body).await;
+        let (message, param) = decoder.refused(path, &body).await;
         assert_eq!(param, "model");
         assert!(message.contains("is no reranker"), "{message}");
     }

@@ -10,13 +10,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
-use cuelight_engine::load::{LoadProgress, MemoryPlan};
+use cuelight_engine::load::LoadProgress;
 use serde_json::{Value, json};
 
 use super::extract::JsonBody;
 use super::fields::{Fields, missing};
 use super::server::{Server, SharedServer};
-use crate::models::{MemoryUse, ModelInfo, ModelState};
+use crate::models::{MemoryUse, ModelInfo, ModelState, memory_json};
 use crate::pipeline::adapters::NamedAdapter;
 use crate::serving::error::ApiError;
 
@@ -202,7 +202,7 @@ fn describe_state(info: &ModelInfo) -> Value {
         "device": limits.map(|limits| &limits.device),
         "context_tokens": limits.map(|limits| limits.context_tokens),
         "max_sequences": limits.map(|limits| limits.max_sequences),
-        "memory": info.memory.as_ref().map(describe_memory),
+        "memory": info.memory.as_ref().map(|memory| memory_json(&memory.used)),
         "requests": {
             "running": info.counts.running,
             "waiting": info.counts.waiting,
@@ -214,21 +214,6 @@ fn describe_state(info: &ModelInfo) -> Value {
         "last_used": info.idle_for.and_then(|idle| timestamp(SystemTime::now().checked_sub(idle))),
         "unloads_in_seconds": info.unloads_in.map(|left| left.as_secs_f64()),
         "expires_at": info.unloads_in.and_then(|left| timestamp(SystemTime::now().checked_add(left))),
-    })
-}
-
-fn describe_memory(memory: &MemoryPlan) -> Value {
-    json!({
-        "weights_bytes": memory.used.weights,
-        "kv_bytes": memory.used.kv,
-        "state_bytes": memory.used.state,
-        "scratch_bytes": memory.used.scratch,
-        "text_bytes": memory.used.text,
-        "adapter_bytes": memory.used.adapters,
-        "request_bytes": memory.used.requests,
-        "tier_bytes": memory.used.tiers,
-        "draft_bytes": memory.used.draft,
-        "total_bytes": memory.total_bytes(),
     })
 }
 

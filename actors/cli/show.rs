@@ -14,6 +14,7 @@ use super::tuning::Tuned;
 use super::{CliError, Context, model, model_help};
 use crate::config::flags::{Flags, ModelFlags};
 use crate::config::{ByteSize, Given};
+use crate::models::memory_json;
 
 /// Show a model's metadata, tensors and memory plan.
 #[derive(Debug, clap::Args)]
@@ -153,18 +154,14 @@ fn as_json(
         object["prediction_layer"] = plan.card().prediction.as_ref().map(group).into();
     }
     object["memory"] = match plan.as_ref().map(LoadPlan::memory) {
-        Ok(memory) => json!({
-            "weights_bytes": memory.used.weights,
-            "kv_bytes": memory.used.kv,
-            "state_bytes": memory.used.state,
-            "scratch_bytes": memory.used.scratch,
-            "text_bytes": memory.used.text,
-            "adapter_bytes": memory.used.adapters,
-            "available_bytes": memory.available_bytes,
-            "kv_blocks": memory.kv_blocks,
-            "state_slots": memory.state_slots,
-            "context_tokens": memory.context_tokens,
-        }),
+        Ok(memory) => {
+            let mut object = memory_json(&memory.used);
+            object["available_bytes"] = json!(memory.available_bytes);
+            object["kv_blocks"] = json!(memory.kv_blocks);
+            object["state_slots"] = json!(memory.state_slots);
+            object["context_tokens"] = json!(memory.context_tokens);
+            object
+        }
         Err(reason) => json!({ "error": reason }),
     };
     object

@@ -27,7 +27,7 @@ use crate::core::request::{Event, SubmitError, Usage};
 use crate::core::status::Status;
 use crate::core::tier::{Tier, TierCounts};
 use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, ExpertCounts, Step};
-use cuelight_engine::load::{MemoryPlan, MemoryUse, ModelCard};
+use cuelight_engine::load::{MemoryBreakdown, MemoryPlan, ModelCard};
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 /// Creates a counter for each value of a metric's second label.
@@ -597,7 +597,7 @@ pub(crate) fn replica_loaded(model_id: &Arc<str>, replica: usize, card: &ModelCa
 
 /// Records the memory of a model, all replicas together.
 pub(crate) fn model_memory(model_id: &Arc<str>, memory: &MemoryPlan) {
-    let MemoryUse { weights, kv, state, scratch, text, requests, draft, tiers, adapters } = memory.used;
+    let MemoryBreakdown { weights, kv, state, scratch, text, requests, draft, tiers, adapters } = memory.used;
     let bytes = [weights, kv, state, scratch, text, requests, draft, tiers, adapters];
     for (pool, bytes) in MEMORY_POOLS.into_iter().zip(bytes) {
         gauge!(MODEL_MEMORY, &[("model", model_id.to_string()), ("pool", pool.to_owned())]).set(bytes as f64);

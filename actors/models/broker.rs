@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::load::{MemoryPlan, MemoryUse};
+use cuelight_engine::load::{MemoryBreakdown, MemoryPlan};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -280,7 +280,7 @@ impl BrokerState {
         self.starts += 1;
         let memory = planned.memory().clone();
         let MemoryPlan { used, context_tokens, .. } = memory;
-        let MemoryUse { weights: weights_bytes, kv: kv_bytes, scratch: scratch_bytes, .. } = used;
+        let MemoryBreakdown { weights: weights_bytes, kv: kv_bytes, scratch: scratch_bytes, .. } = used;
         tracing::info!(model = %entry.id, weights_bytes, kv_bytes, scratch_bytes, context_tokens, "loading");
         entry.change(|slot| {
             slot.phase = Phase::Loading;

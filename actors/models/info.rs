@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::load::{LoadProgress, MemoryPlan};
+use cuelight_engine::load::{LoadProgress, MemoryBreakdown, MemoryPlan};
+use serde_json::{Value, json};
 
 use crate::core::counts::Counts;
 use crate::pipeline::served_model::ServedModel;
@@ -52,6 +53,23 @@ pub struct ModelInfo {
     pub unloads_in: Option<Duration>,
     /// Whether it has neither been loaded nor refused yet.
     pub(super) is_first_load: bool,
+}
+
+/// What a model uses memory for, as the API and `cuelight show` report it.
+#[must_use]
+pub fn memory_json(used: &MemoryBreakdown) -> Value {
+    json!({
+        "weights_bytes": used.weights,
+        "kv_bytes": used.kv,
+        "state_bytes": used.state,
+        "scratch_bytes": used.scratch,
+        "text_bytes": used.text,
+        "adapter_bytes": used.adapters,
+        "request_bytes": used.requests,
+        "tier_bytes": used.tiers,
+        "draft_bytes": used.draft,
+        "total_bytes": used.total(),
+    })
 }
 
 /// The memory of all models together.

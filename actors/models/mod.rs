@@ -41,7 +41,7 @@ pub use self::directory::ModelsDirectory;
 use self::entry::{Access, Caller, Entry};
 pub use self::error::ModelsError;
 use self::info::readiness_of;
-pub use self::info::{MemoryUse, ModelInfo, ModelState, Readiness};
+pub use self::info::{MemoryUse, ModelInfo, ModelState, Readiness, memory_json};
 pub use self::keep_alive::KeepAlive;
 pub use self::lease::ModelLease;
 use self::lease::WaitTicket;

@@ -18,7 +18,9 @@ use cuelight_engine::format::chat_template::ChatTemplate;
 use cuelight_engine::format::gguf::Gguf;
 use cuelight_engine::format::gguf::write::GgufBuilder;
 use cuelight_engine::format::tokenizer::Tokenizer;
-use cuelight_engine::load::{LoadCancel, LoadProgress, LoadedModel, MemoryPlan, MemoryUse, ModelCard, ModelFiles};
+use cuelight_engine::load::{
+    LoadCancel, LoadProgress, LoadedModel, MemoryBreakdown, MemoryPlan, ModelCard, ModelFiles,
+};
 use cuelight_engine::memory::Pool;
 use cuelight_engine::profile::{Cost, OpLabel, OpSpan};
 use cuelight_engine::sample::{DenoisingRule, PartialSampling, RecommendedSampling, choose_by_row};
@@ -259,7 +261,7 @@ impl SimulatedModel {
     #[must_use]
     pub fn memory(&self) -> MemoryPlan {
         let kv_bytes = (self.limits.kv_blocks * BLOCK_TOKENS * size_of::<u64>()) as u64;
-        let used = MemoryUse { weights: self.weights_bytes, kv: kv_bytes, ..MemoryUse::default() };
+        let used = MemoryBreakdown { weights: self.weights_bytes, kv: kv_bytes, ..MemoryBreakdown::default() };
         let pool = Pool { device: None, used, available_bytes: None };
         MemoryPlan {
             kv_blocks: self.limits.kv_blocks,

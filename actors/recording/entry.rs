@@ -227,6 +227,31 @@ fn token_of(seed: impl Hash, vocabulary: &[TokenId]) -> TokenId {
     vocabulary.get(index as usize).copied().unwrap_or_default()
 }
 
+#[cfg(test)]
+impl Entry {
+    /// An entry of a short request.
+    pub(super) fn example() -> Self {
+        Entry {
+            model: "m".into(),
+            request_id: None,
+            times: EntryTimes { arrived_ms: 0.0, first_token_ms: None, total_ms: 1.0 },
+            prompt_tokens: 1,
+            cached_tokens: 0,
+            completion_tokens: 1,
+            reason: "length".into(),
+            max_tokens: 1,
+            min_tokens: 0,
+            ignore_eos: false,
+            sampling: SamplingParams::default(),
+            embedding: None,
+            second_text: None,
+            has_adapter: false,
+            blocks: Vec::new(),
+            content: None,
+        }
+    }
+}
+
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
@@ -246,24 +271,8 @@ mod tests {
     fn prompts_that_begin_alike_have_stand_ins_that_begin_alike() {
         let vocabulary: Vec<TokenId> = (10..200).collect();
         let stand_in = |prompt: &[TokenId], number| {
-            let entry = Entry {
-                model: "m".into(),
-                request_id: None,
-                times: EntryTimes { arrived_ms: 0.0, first_token_ms: None, total_ms: 1.0 },
-                prompt_tokens: prompt.len(),
-                cached_tokens: 0,
-                completion_tokens: 7,
-                reason: "length".into(),
-                max_tokens: 9,
-                min_tokens: 0,
-                ignore_eos: false,
-                sampling: SamplingParams::default(),
-                embedding: None,
-                second_text: None,
-                has_adapter: false,
-                blocks: fingerprints(prompt, 3),
-                content: None,
-            };
+            let (prompt_tokens, blocks) = (prompt.len(), fingerprints(prompt, 3));
+            let entry = Entry { prompt_tokens, completion_tokens: 7, max_tokens: 9, blocks, ..Entry::example() };
             entry.stand_in(&vocabulary, number)
         };
         let first: Vec<TokenId> = (0..200).collect();

@@ -97,28 +97,11 @@ fn read_file(path: &Path, invalid: &mut Vec<InvalidLine>) -> Result<Vec<Entry>, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::request::SamplingParams;
     use crate::recording::EntryTimes;
 
     fn line(arrived_ms: f64, total_ms: f64) -> String {
-        let entry = Entry {
-            model: "m".into(),
-            request_id: None,
-            times: EntryTimes { arrived_ms, first_token_ms: None, total_ms },
-            prompt_tokens: 1,
-            cached_tokens: 0,
-            completion_tokens: 1,
-            reason: "length".into(),
-            max_tokens: 1,
-            min_tokens: 0,
-            ignore_eos: false,
-            sampling: SamplingParams::default(),
-            embedding: None,
-            second_text: None,
-            has_adapter: false,
-            blocks: Vec::new(),
-            content: None,
-        };
+        let times = EntryTimes { arrived_ms, first_token_ms: None, total_ms };
+        let entry = Entry { times, ..Entry::example() };
         serde_json::to_string(&entry).unwrap() + "\n"
     }
 

@@ -20,7 +20,7 @@ use crate::device::{ComputeDevice, CpuExperts, ExpertStreaming, Shares};
 use crate::engine::{Engine, EngineLimits};
 use crate::experts::HostExperts;
 use crate::graph::Graph;
-use crate::memory::{self, MemoryPlan, MemoryRequest, MemoryUse, TooLarge};
+use crate::memory::{self, MemoryBreakdown, MemoryPlan, MemoryRequest, TooLarge};
 use crate::model::ModelGraph;
 use crate::placement::{self, Split};
 
@@ -172,12 +172,12 @@ impl Division {
             let adapters: u64 = footprints().map(|footprint| footprint.adapters).sum();
             let in_host = if is_host { retained + tied } else { 0 };
             let available = here().filter_map(|(part, _)| part.target.available_bytes()).min();
-            let used = MemoryUse {
+            let used = MemoryBreakdown {
                 weights: weights + in_host,
                 adapters,
                 draft: options.draft.iter().filter(|it| it.device == own_memory).map(|it| it.bytes).sum(),
                 scratch: footprints().map(|footprint| footprint.scratch).sum(),
-                ..MemoryUse::default()
+                ..MemoryBreakdown::default()
             };
             let mut plan = memory::plan(&MemoryRequest {
                 fixed: if is_host { request.fixed + used } else { used },

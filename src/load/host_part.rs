@@ -17,7 +17,7 @@ use crate::device::CpuExperts;
 use crate::engine::{EngineError, EngineLimits};
 use crate::experts::HostExperts;
 use crate::graph::{Graph, Handover};
-use crate::memory::{self, MemoryRequest, MemoryUse};
+use crate::memory::{self, MemoryBreakdown, MemoryRequest};
 
 /// Experts that the CPU computes for a model on a device.
 pub(super) struct HostPart {
@@ -173,7 +173,7 @@ fn fewest_on_host(
     for (count, layer) in experts.iter().enumerate() {
         let cache = options.expert_cache_bytes.filter(|_| count > 0).unwrap_or(0);
         let plan = memory::plan(&MemoryRequest {
-            fixed: MemoryUse {
+            fixed: MemoryBreakdown {
                 weights: weights + cache,
                 adapters: whole.adapters,
                 scratch: whole.scratch + if count > 0 { exchanged.unwrap_or(0) } else { 0 },

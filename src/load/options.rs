@@ -13,7 +13,7 @@ use crate::checkpoint::{self, Checkpoint, OpenError};
 use crate::device::{ComputeDevice, CpuExperts, Devices, ExpertStreaming, Shares};
 use crate::engine::AdapterLimits;
 use crate::format::chat_template::worker::WorkerProgram;
-use crate::memory::{MemoryPlan, MemoryUse, Pool};
+use crate::memory::{MemoryBreakdown, MemoryPlan, Pool};
 use crate::model::Section;
 use crate::synthetic::Synthetic;
 use crate::synthetic::generate::PendingWeights;
@@ -82,7 +82,7 @@ impl DraftMemory {
     #[must_use]
     pub fn of_plan(plan: &MemoryPlan) -> Vec<Self> {
         let memory = |pool: &Pool| {
-            let bytes = MemoryUse { text: 0, ..pool.used }.total();
+            let bytes = MemoryBreakdown { text: 0, ..pool.used }.total();
             DraftMemory { device: pool.device.clone(), bytes }
         };
         plan.pools.iter().map(memory).collect()

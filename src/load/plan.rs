@@ -25,7 +25,7 @@ use crate::format::chat_template::ChatTemplate;
 use crate::format::hugging_face::HeadCounts;
 use crate::format::tokenizer::Tokenizer;
 use crate::mapped_file::ModelFiles;
-use crate::memory::{self, MemoryPlan, MemoryRequest, MemoryUse, StateSlots};
+use crate::memory::{self, MemoryBreakdown, MemoryPlan, MemoryRequest, StateSlots};
 use crate::model::layer::{DeltaLayer, MixerSpec};
 use crate::model::{BuildOptions, ModelGraph, Section};
 use crate::synthetic::generate::PendingWeights;
@@ -203,7 +203,11 @@ fn whole_blocks(rows: usize, block: usize) -> usize {
 fn memory_request(model: &ModelGraph, options: &LoadOptions, limits: &EngineLimits) -> MemoryRequest {
     let slot_bytes = model.states.iter().map(LayerState::slot_bytes).sum();
     MemoryRequest {
-        fixed: MemoryUse { requests: options.request_bytes, tiers: options.tier_bytes, ..MemoryUse::default() },
+        fixed: MemoryBreakdown {
+            requests: options.request_bytes,
+            tiers: options.tier_bytes,
+            ..MemoryBreakdown::default()
+        },
         block_bytes: 0,
         slot_bytes: 0,
         slots: StateSlots::wanted(slot_bytes, limits.max_sequences, options.state_bytes),

@@ -96,6 +96,15 @@ impl Server {
         answer.json()
     }
 
+    /// Posts a request that must be refused. Returns the message of the error, which must have OpenAI's form, and the field that it
+    /// names.
+    pub async fn refused(&self, path: &str, body: &Value) -> (String, Value) {
+        let answer = self.post(path, body).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{body}: {}", answer.text());
+        let error = answer.json()["error"].clone();
+        (error["message"].as_str().unwrap().to_owned(), error["param"].clone())
+    }
+
     pub async fn get(&self, path: &str) -> Answer {
         self.call(Request::get(path).body(Body::empty()).unwrap()).await
     }

@@ -11,7 +11,7 @@ use super::block_file::{HEADER_BYTES, header};
 use super::model_content::hex;
 use crate::core::block_hash::BlockContent;
 
-/// Bytes of a seal, in place of the checksums at the end of a header.
+/// Bytes of a seal. With a key it stands at the end of a header, where the checksums are without one.
 const SEAL_BYTES: usize = 32;
 
 /// What is authenticated, as the first part of it.

@@ -5,7 +5,7 @@ use std::ops::Add;
 
 /// What a model uses memory for, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct MemoryUse {
+pub struct MemoryBreakdown {
     /// Weights, mapped from the file or copied.
     pub weights: u64,
     /// The KV cache.
@@ -26,7 +26,7 @@ pub struct MemoryUse {
     pub draft: u64,
 }
 
-impl MemoryUse {
+impl MemoryBreakdown {
     /// Each use with its name.
     #[must_use]
     pub fn named(&self) -> [(&'static str, u64); 9] {
@@ -50,11 +50,11 @@ impl MemoryUse {
     }
 }
 
-impl Add for MemoryUse {
-    type Output = MemoryUse;
+impl Add for MemoryBreakdown {
+    type Output = MemoryBreakdown;
 
-    fn add(self, other: MemoryUse) -> MemoryUse {
-        MemoryUse {
+    fn add(self, other: MemoryBreakdown) -> MemoryBreakdown {
+        MemoryBreakdown {
             weights: self.weights + other.weights,
             kv: self.kv + other.kv,
             state: self.state + other.state,
@@ -68,9 +68,9 @@ impl Add for MemoryUse {
     }
 }
 
-impl Sum for MemoryUse {
-    fn sum<I: Iterator<Item = MemoryUse>>(uses: I) -> MemoryUse {
-        uses.fold(MemoryUse::default(), Add::add)
+impl Sum for MemoryBreakdown {
+    fn sum<I: Iterator<Item = MemoryBreakdown>>(uses: I) -> MemoryBreakdown {
+        uses.fold(MemoryBreakdown::default(), Add::add)
     }
 }
 
