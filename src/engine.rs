@@ -432,6 +432,9 @@ pub enum EngineError {
     /// The model file changed, so nothing that was computed from it can be used. Loading it again would give another model.
     #[error(transparent)]
     FileChanged(FileChange),
+    /// The caller no longer wants the result.
+    #[error("the computation was cancelled")]
+    Cancelled,
 }
 
 impl EngineLimits {

@@ -8,6 +8,7 @@
 //! - [`mod@format`]: GGUF, safetensors, Hugging Face directories, tokenizer, chat template
 //! - [`model`]: hyperparameters and one declarative file per family, built into a graph
 //! - [`adapters`]: low-rank adapters of a model
+//! - [`vision`]: images as input of a model
 //! - [`graph`]: ops over values, and their memory layout
 //! - [`placement`]: which device computes which layers
 //! - [`backend`]: runs graphs on the CPU or a Vulkan device
@@ -65,3 +66,4 @@ pub mod sample;
 pub mod synthetic;
 pub mod threads;
 pub mod tuning;
+pub mod vision;
