@@ -7,7 +7,7 @@ use super::sizes::TowerSizes;
 use super::{ImageEncoder, PreparedImage, Tile};
 use crate::backend::stage::PipelineStage;
 use crate::cancel::LoadCancel;
-use crate::engine::{BLOCK_TOKENS, EngineError, EngineLimits, HiddenLimits, SequenceRows, Step, StepId};
+use crate::engine::{BLOCK_TOKENS, EngineError, EngineLimits, SequenceRows, Step, StepId};
 use crate::mapped_file::ModelFiles;
 
 /// The segment of the stage with the ops of the tower, and that with those of the projector.
@@ -57,14 +57,9 @@ impl TileShape {
             vocab_size: rows,
             context_tokens: rows,
             kv_blocks: rows.div_ceil(BLOCK_TOKENS),
-            state_slots: 0,
-            adapters: Default::default(),
             max_batched_tokens: rows,
             max_sequences: 1,
-            max_logits_rows: 0,
-            hidden: HiddenLimits::default(),
-            canvas: None,
-            device: String::new(),
+            ..EngineLimits::default()
         }
     }
 
