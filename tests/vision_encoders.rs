@@ -196,6 +196,21 @@ fn rows_agree_with_transformers_on_every_kernel() {
 }
 
 #[test]
+fn a_directory_gives_the_bits_of_its_file() {
+    for expected in all() {
+        let rows = |file: &str| {
+            let planned = plan(&options(expected.path(file))).unwrap_or_else(|error| panic!("{error}"));
+            let prepared = planned.preparation().prepare(&image(61, 37)).unwrap();
+            let mut encoder = planned.load(&LoadCancel::default()).unwrap();
+            (prepared.clone(), encoder.encode(&prepared, &LoadCancel::default()).unwrap())
+        };
+        let (of_file, of_directory) = (rows("mmproj.gguf"), rows("directory"));
+        assert_eq!(of_directory.0, of_file.0, "{}", expected.family);
+        assert!(of_directory.1 == of_file.1, "{}: {}", expected.family, distance(&of_directory.1, &of_file.1));
+    }
+}
+
+#[test]
 fn rows_agree_with_transformers_on_a_device() {
     if !has_device() {
         return;

@@ -1,5 +1,6 @@
 //! The plan of a vision tower: what its headers say, before its memory is reserved.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use cuelight_shaders::attention::KvType;
@@ -14,8 +15,9 @@ use super::sizes::TowerSizes;
 use super::tower::{TowerBuilder, has_class_token, kv_shape};
 use super::{ImageEncoder, ImagePreparation, VisionOptions};
 use crate::cancel::LoadCancel;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, OpenError};
 use crate::format::gguf::Gguf;
+use crate::format::hugging_face::Directory;
 use crate::graph::Graph;
 use crate::load::{LoadError, LoadOptions, ModelPart, Target};
 use crate::mapped_file::ModelFiles;
@@ -37,10 +39,10 @@ pub struct VisionPlan {
 /// # Errors
 /// [`LoadError`] when the file is not a vision tower that can be computed on this device.
 pub fn plan(options: &VisionOptions) -> Result<VisionPlan, LoadError> {
-    let file = Gguf::open(&options.path)?;
-    let family = family_of(&file)?;
-    let sizes = TowerSizes::read(&file, family)?;
-    let built = build(&file, family, &sizes).map_err(|error| error.in_file(&file))?;
+    let file = open(&options.path)?;
+    let family = family_of(&*file)?;
+    let sizes = TowerSizes::read(&*file, family)?;
+    let built = build(&*file, family, &sizes).map_err(|error| error.in_file(&*file))?;
     let options = load_options(options);
     let target = Target::find(options.device.0[0], &options)?;
     let graphs = [built.tower, built.head].map(|graph| target.fuse(graph)).into();
@@ -56,6 +58,11 @@ pub fn plan(options: &VisionOptions) -> Result<VisionPlan, LoadError> {
         files: file.files().clone(),
         description: format!("{}, {} layers, {side} x {side}", family.tower, sizes.layers),
     })
+}
+
+/// A file, or the tower of a directory.
+fn open(path: &Path) -> Result<Box<dyn Checkpoint>, OpenError> {
+    if path.is_dir() { Ok(Box::new(Directory::open_vision_tower(path)?)) } else { Ok(Box::new(Gguf::open(path)?)) }
 }
 
 /// The family of a file.

@@ -21,6 +21,8 @@ pub struct TowerSizes {
     pub feed_forward: usize,
     /// Layers that are computed.
     pub layers: usize,
+    /// Whether these are all layers, so that the norm after the last one follows.
+    pub has_last_layer: bool,
     /// Heads of attention, which divide `hidden`.
     pub heads: usize,
     /// The epsilon of norms.
@@ -73,13 +75,15 @@ impl TowerSizes {
         if hidden % heads != 0 {
             return Err(keys.fault("attention.head_count", heads, format!("a divisor of {hidden}")));
         }
+        let (layers, has_last_layer) = keys.layers()?;
         let [mean, deviation] = [keys.colors("image_mean")?, keys.colors("image_std")?];
         Ok(TowerSizes {
             patches: Patches { side, merge, mean, deviation },
             grid,
             hidden,
             feed_forward: keys.within("feed_forward_length", 1, 1 << 20)?,
-            layers: keys.layers()?,
+            layers,
+            has_last_layer,
             heads,
             epsilon: file.f32(&key("attention.layer_norm_epsilon"))?,
             activation: keys.activation()?,
@@ -131,12 +135,12 @@ impl Keys<'_> {
         usable.ok_or_else(|| self.fault(name, format!("{values:?}"), "a number for each of three colors".to_owned()))
     }
 
-    /// The layers that are computed: all, or those before the rows that the projector reads.
-    fn layers(&self) -> Result<usize, LoadError> {
+    /// The number of layers that are computed: all, or those before the rows that the projector reads. And whether these are all.
+    fn layers(&self) -> Result<(usize, bool), LoadError> {
         let all = self.within("block_count", 1, 1 << 10)?;
         match self.0.optional_integers(&key("feature_layer"))?.as_deref() {
-            None | Some([]) => Ok(all),
-            Some([layer]) if (1..=all as i64).contains(layer) => Ok(*layer as usize),
+            None | Some([]) => Ok((all, true)),
+            Some([layer]) if (1..=all as i64).contains(layer) => Ok((*layer as usize, *layer == all as i64)),
             Some(layers) => Err(self.fault("feature_layer", format!("{layers:?}"), format!("one of the {all} layers"))),
         }
     }
@@ -150,12 +154,23 @@ impl Keys<'_> {
         })
     }
 
+    /// Whether the sides of an image that are longer than a tile are cut off. Otherwise the others are padded.
+    fn is_cropped(&self) -> Result<bool, LoadError> {
+        const NAME: &str = "image_aspect_ratio";
+        match self.0.optional_str(&key(NAME))? {
+            None | Some("pad") => Ok(false),
+            Some("square") => Ok(true),
+            Some(found) => Err(self.fault(NAME, format!("{found:?}"), "\"pad\" or \"square\"".to_owned())),
+        }
+    }
+
     fn division(&self, side: usize) -> Result<DivisionKeys, LoadError> {
         let keys = DivisionKeys {
             side,
             longest: self.optional("preproc_image_size")?,
             fewest_tiles: self.optional("preproc_min_tiles")?,
             most_tiles: self.optional("preproc_max_tiles")?,
+            is_cropped: self.is_cropped()?,
         };
         let limits =
             [("preproc_image_size", keys.longest, 1 << 16), ("preproc_max_tiles", keys.most_tiles, MOST_TILES)];

@@ -64,7 +64,9 @@ impl TowerBuilder<'_, '_> {
         for layer in 0..self.sizes.layers {
             x = self.layer(&format!("v.blk.{layer}"), x)?;
         }
-        self.optional_norm("v.post_ln", x)?;
+        if self.sizes.has_last_layer {
+            self.optional_norm("v.post_ln", x)?;
+        }
         Ok(())
     }
 

@@ -6,6 +6,7 @@ LLAMA_CPP is a checkout of llama.cpp, whose converter writes the vision towers. 
 
 - `text.gguf`: the language model; `mmproj.gguf`: the tower and its projector
 - `mmproj-*.gguf`: the same values in other formats
+- `directory`: the tower as published on the Hugging Face Hub
 - `expected.json`: of some images the text that stands for them, the colors of their tiles and their embedding rows; and the
   log-probabilities of a prompt with the first image
 """
@@ -14,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -143,6 +145,7 @@ MODELS = {
         ["<img>", "</img>", "<IMG_CONTEXT>"],
         "<IMG_CONTEXT>", "<IMG_CONTEXT>", 4, internvl_text, 2,
         changes=internvl_changes,
+        preprocessor=dict(size={"height": 28, "width": 28}, max_patches=4),
         published=("", "model."),
     ),
     "llava": Vision(
@@ -155,6 +158,8 @@ MODELS = {
         LlavaImageProcessorPil(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28}, do_pad=True, **COLORS),
         ["<image>"],
         "<image>", "<image>", 16, llava_text, 1,
+        preprocessor=dict(size={"shortest_edge": 28}, do_center_crop=True, do_pad=True),
+        published=("vision_tower.", "vision_tower.vision_model."),
         writes_own_file=True,
     ),
 }  # fmt: skip
@@ -317,11 +322,10 @@ def write_clip(path: Path, vision: Vision, model: torch.nn.Module) -> None:
 
 
 def write_tower(path: Path, vision: Vision, model: torch.nn.Module, llama_cpp: Path) -> None:
-    if vision.writes_own_file:
-        write_clip(path, vision, model)
-        return
+    """The file of the tower, and its directory without the language model."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        # The converter writes the name of the directory into the file.
+        folder = Path(name) / f"tiny-{path.parent.name}"
         model.save_pretrained(folder)
         config = json.loads((folder / "config.json").read_text())
         vision.changes(config)
@@ -330,8 +334,18 @@ def write_tower(path: Path, vision: Vision, model: torch.nn.Module, llama_cpp: P
         weights = {new + name.removeprefix(old) if name.startswith(old) else name: values for name, values in weights.items()}
         safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         (folder / "config.json").write_text(json.dumps(config))
-        (folder / "preprocessor_config.json").write_text(json.dumps(COLORS | (vision.preprocessor or {})))
-        convert(folder, path, llama_cpp)
+        (folder / "preprocessor_config.json").write_text(json.dumps(COLORS | (vision.preprocessor or {})) + "\n")
+        if vision.writes_own_file:
+            write_clip(path, vision, model)
+        else:
+            convert(folder, path, llama_cpp)
+        directory = path.parent / "directory"
+        directory.mkdir(exist_ok=True)
+        for kept in ("config.json", "preprocessor_config.json"):
+            shutil.copy(folder / kept, directory / kept)
+        tower = {name: values for name, values in weights.items() if not re.search("language_model|text_model|lm_head|head\\.", name)}
+        safetensors.torch.save_file(tower, directory / "model.safetensors", metadata={"format": "pt"})
+        (directory / "model.safetensors").chmod(0o644)
 
 
 class Seen:
@@ -407,7 +421,7 @@ def generate(name: str, vision: Vision, llama_cpp: Path) -> None:
         "prompt": PROMPT.format(vision.placeholder),
         "prompts": [oracle.prompt_case(seen, tokens, CONTINUATION)],
     })  # fmt: skip
-    print(f"{name:12} {sum(file.stat().st_size for file in folder.iterdir()) / 1024:7.0f} KiB", flush=True)
+    print(f"{name:12} {sum(file.stat().st_size for file in folder.rglob('*')) / 1024:7.0f} KiB", flush=True)
 
 
 def main(llama_cpp: Path, names: list[str]) -> None:

@@ -17,7 +17,7 @@ pub(super) const FAMILY: Family = Family {
     merging: Merging::Joined,
     merge: 1,
     head: &[HeadOp::Linear("mm.0"), HeadOp::Gelu, HeadOp::Linear("mm.2")],
-    division: |_| Division::Padded,
+    division: |keys| if keys.is_cropped { Division::Cropped } else { Division::Padded },
     filter: Filter::Bicubic,
     placeholder: "<image>",
     row_token: "<image>",

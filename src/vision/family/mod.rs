@@ -79,6 +79,8 @@ pub struct DivisionKeys {
     pub fewest_tiles: Option<usize>,
     /// Most tiles.
     pub most_tiles: Option<usize>,
+    /// Whether the sides of an image that are longer than a tile are cut off. Otherwise the others are padded.
+    pub is_cropped: bool,
 }
 
 /// All families.
