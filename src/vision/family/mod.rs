@@ -97,3 +97,19 @@ pub fn of(projector: &str) -> Option<&'static Family> {
 pub fn known() -> String {
     FAMILIES.iter().map(|family| family.projector).collect::<Vec<_>>().join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn the_page_of_models_names_every_projector() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("docs/models.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        for family in FAMILIES {
+            assert!(page.contains(&format!("\n| `{}` |", family.projector)), "{}", family.projector);
+        }
+    }
+}
