@@ -8,8 +8,10 @@
 
 use std::path::{Path, PathBuf};
 
+use cuelight_engine::format::gguf::write::GgufBuilder;
 use cuelight_engine::load::{ActivationBits, ComputeDevice, Kernel, LoadCancel, LoadError, Tuning, VulkanOptions};
 use cuelight_engine::vision::{ImageError, ImagePart, PreparedImage, RgbImage, Tile, VisionOptions, plan};
+use proptest::prelude::*;
 use serde::Deserialize;
 
 #[path = "support/vulkan_device.rs"]
@@ -197,7 +199,7 @@ fn rows_agree_with_transformers_on_every_kernel() {
 
 #[test]
 fn a_directory_gives_the_bits_of_its_file() {
-    for expected in all() {
+    for expected in all().iter().filter(|expected| expected.path("directory").exists()) {
         let rows = |file: &str| {
             let planned = plan(&options(expected.path(file))).unwrap_or_else(|error| panic!("{error}"));
             let prepared = planned.preparation().prepare(&image(61, 37)).unwrap();
@@ -229,6 +231,95 @@ fn a_text_model_is_not_a_vision_tower() {
     let Err(error) = plan(&options(expected.path("text.gguf"))) else { panic!("it has no tower") };
     assert!(matches!(error, LoadError::Vision(_)), "{error}");
     assert!(error.to_string().contains("\"clip\""), "{error}");
+}
+
+/// A file of a tower with only these keys.
+fn file_of_keys(keys: &[(&str, u32)], projector: &str) -> tempfile::NamedTempFile {
+    let mut builder = GgufBuilder::new().key("general.architecture", "clip").key("clip.projector_type", projector);
+    for (key, value) in keys {
+        builder = builder.key(&format!("clip.vision.{key}"), *value);
+    }
+    let colors: &[f32] = &[0.5; 3];
+    builder = builder.key("clip.vision.image_mean", colors).key("clip.vision.image_std", colors);
+    builder = builder.key("clip.vision.attention.layer_norm_epsilon", 1e-6_f32);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), builder.build()).unwrap();
+    file
+}
+
+const KEYS: [(&str, u32); 6] = [
+    ("image_size", 56),
+    ("patch_size", 7),
+    ("embedding_length", 32),
+    ("attention.head_count", 4),
+    ("feed_forward_length", 64),
+    ("block_count", 2),
+];
+
+fn fault(keys: &[(&str, u32)], projector: &str) -> String {
+    let file = file_of_keys(keys, projector);
+    match plan(&options(file.path().to_owned())) {
+        Ok(_) => panic!("{keys:?} is not a tower"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn an_unknown_projector_is_refused_with_the_known_ones() {
+    let message = fault(&KEYS, "qformer");
+    assert!(message.contains("\"qformer\" is not supported; supported are idefics3, gemma3"), "{message}");
+}
+
+#[test]
+fn a_missing_key_and_a_missing_tensor_are_named() {
+    for missing in 0..KEYS.len() {
+        let mut keys = KEYS.to_vec();
+        let (key, _) = keys.remove(missing);
+        let message = fault(&keys, "gemma3");
+        assert!(message.contains(&format!("clip.vision.{key}")), "{message}");
+    }
+    let message = fault(&KEYS, "gemma3");
+    assert!(message.contains("v.patch_embd.weight"), "{message}");
+}
+
+#[test]
+fn sizes_that_no_tower_has_are_refused() {
+    for (key, value) in [
+        ("image_size", 0),
+        ("image_size", u32::MAX),
+        ("patch_size", 0),
+        ("patch_size", u32::MAX),
+        ("embedding_length", 0),
+        ("embedding_length", u32::MAX),
+        ("attention.head_count", 0),
+        ("attention.head_count", 5),
+        ("feed_forward_length", 0),
+        ("block_count", u32::MAX),
+        ("projector.scale_factor", 0),
+        ("projector.scale_factor", 3),
+        ("preproc_max_tiles", u32::MAX),
+        ("preproc_image_size", 0),
+    ] {
+        let keys: Vec<_> = KEYS.iter().copied().filter(|(other, _)| *other != key).chain([(key, value)]).collect();
+        let message = fault(&keys, "gemma3");
+        assert!(message.contains("clip.vision."), "{key} {value}: {message}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #[test]
+    fn damaged_files_are_refused_or_planned(at in 0usize..6000, value in any::<u8>(), cut in any::<Option<u16>>()) {
+        let mut bytes = std::fs::read(folder().join("internvl/mmproj.gguf")).unwrap();
+        bytes[at] = value;
+        bytes.truncate(cut.map_or(usize::MAX, usize::from));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        if let Ok(planned) = plan(&options(file.path().to_owned())) {
+            prop_assert!(planned.bytes() < 1 << 40);
+            prop_assert!(planned.preparation().prepare(&image(20, 10)).is_ok());
+        }
+    }
 }
 
 #[test]

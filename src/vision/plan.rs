@@ -93,11 +93,11 @@ struct Built {
 
 fn build(file: &dyn Checkpoint, family: &'static Family, sizes: &TowerSizes) -> Result<Built, BuildError> {
     let mut weights = Weights::new(file);
-    let shape = TileShape::new(sizes, family.merging, usize::from(has_class_token(&weights)));
-    let mut builder = TowerBuilder { weights: &mut weights, graph: Graph::default(), sizes, gelu: family.gelu };
+    let shape = TileShape::new(sizes, family, usize::from(has_class_token(&weights)));
+    let mut builder = TowerBuilder { weights: &mut weights, graph: Graph::default(), sizes, family, rotation: None };
     builder.build()?;
     let tower = builder.graph;
-    let head = head::build(&mut weights, family.head, shape.merged.width(), sizes.epsilon)?;
+    let head = head::build(&mut weights, family.head, &shape.merged, sizes.epsilon)?;
     let width = head.output().map_or(0, |output| head.width(output));
     Ok(Built { tower, head, shape, width })
 }

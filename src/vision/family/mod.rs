@@ -7,12 +7,14 @@ mod gemma3;
 mod idefics3;
 mod internvl;
 mod llava;
+mod pixtral;
 
 use cuelight_shaders::activate::Pointwise;
 
 use super::ImagePart;
 use super::division::Division;
 use super::parts::Arrangement;
+use super::positions::Encoding;
 use super::resample::Filter;
 
 /// How the vision towers of one projector are built.
@@ -24,6 +26,10 @@ pub struct Family {
     pub tower: &'static str,
     /// What the key `clip.use_gelu` means.
     pub gelu: Pointwise,
+    /// How the tower encodes positions.
+    pub positions: Encoding,
+    /// A norm of the rows of patches before they are merged, where the file has it.
+    pub norm_before_merging: Option<&'static str>,
     /// How neighbouring patches become one row.
     pub merging: Merging,
     /// Patches of a side of the square that becomes one row, unless the file says otherwise.
@@ -62,6 +68,9 @@ pub enum HeadOp {
     RmsNorm(&'static str),
     /// A matrix, with a bias where the file has one.
     Linear(&'static str),
+    /// A matrix, where the file has it, for joined patches in another order: the first value of each patch, then the second one of
+    /// each, and so on.
+    OptionalByValue(&'static str),
     /// A matrix that is stored with a row for each input.
     LinearOfColumns(&'static str),
     /// The exact GELU.
@@ -71,8 +80,10 @@ pub enum HeadOp {
 /// What a file says of the division of images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DivisionKeys {
-    /// Pixels of a side of a tile.
+    /// Pixels of a side of a tile; of the longest side of one with the proportions of the image.
     pub side: usize,
+    /// Pixels of a side of the square that becomes one row.
+    pub multiple: usize,
     /// Pixels of the longest side before an image is divided.
     pub longest: Option<usize>,
     /// Fewest tiles.
@@ -84,7 +95,8 @@ pub struct DivisionKeys {
 }
 
 /// All families.
-pub const FAMILIES: &[&Family] = &[&idefics3::FAMILY, &gemma3::FAMILY, &internvl::FAMILY, &llava::FAMILY];
+pub const FAMILIES: &[&Family] =
+    &[&idefics3::FAMILY, &gemma3::FAMILY, &internvl::FAMILY, &llava::FAMILY, &pixtral::FAMILY];
 
 /// The family of a projector.
 #[must_use]
