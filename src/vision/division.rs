@@ -13,8 +13,9 @@ pub enum Division {
     Padded,
     /// One tile with the middle of the image.
     Cropped,
-    /// The longest side is scaled to `longest` pixels, both sides are then stretched to whole tiles. With more than one tile an
-    /// overview follows. Source: Laurençon et al. 2024, "Building and better understanding vision-language models" (Idefics3).
+    /// The longest side is scaled to `longest` pixels, both sides are then stretched to whole tiles. An overview follows several tiles.
+    ///
+    /// Source: Laurençon et al. 2024, "Building and better understanding vision-language models" (Idefics3).
     LongestSide {
         /// Pixels.
         longest: usize,

@@ -1,4 +1,5 @@
-//! Resizes images as Pillow does: a separable filter, widened where the image becomes smaller, in fixed-point numbers of 22 bits.
+//! Resizes images as Pillow does: a separable filter, which reaches further where the image becomes smaller, in fixed-point numbers of
+//! 22 bits.
 //!
 //! Rows are read once, from the top to the bottom, and only as many are kept as one row of the result needs.
 
@@ -66,13 +67,13 @@ struct Span {
 /// The spans of some of `to` pixels made of `from` pixels.
 fn spans(from: usize, to: usize, some: Range<usize>, filter: Filter) -> Vec<Span> {
     let scale = from as f64 / to as f64;
-    let widening = scale.max(1.0);
-    let reach = filter.support() * widening;
+    let stretch = scale.max(1.0);
+    let reach = filter.support() * stretch;
     let span = |index: usize| {
         let center = (index as f64 + 0.5) * scale;
         let first = (center - reach + 0.5).max(0.0) as usize;
         let end = ((center + reach + 0.5) as usize).min(from);
-        let weights: Vec<f64> = (first..end).map(|at| filter.weight((at as f64 - center + 0.5) / widening)).collect();
+        let weights: Vec<f64> = (first..end).map(|at| filter.weight((at as f64 - center + 0.5) / stretch)).collect();
         let sum: f64 = weights.iter().sum();
         let weights: Vec<i32> = weights.iter().map(|weight| fixed(weight / sum)).collect();
         Span { first, total: weights.iter().sum(), weights }
