@@ -9,8 +9,7 @@ use std::error::Error;
 use cuelight_engine::backend::cpu::CpuStage;
 use cuelight_engine::backend::stage::StagedEngine;
 use cuelight_engine::engine::{
-    AdapterLimits, BLOCK_TOKENS, Engine, EngineLimits, HiddenLimits, LogitsWanted, Progress, SequenceRows, Step,
-    StepId, TokenId,
+    BLOCK_TOKENS, Engine, EngineLimits, LogitsWanted, Progress, SequenceRows, Step, StepId, TokenId,
 };
 use cuelight_engine::graph::Graph;
 use cuelight_engine::load::Kernel;
@@ -69,14 +68,11 @@ pub fn engine(text: &[u8]) -> Result<impl Engine, Box<dyn Error>> {
         vocab_size: BYTES,
         context_tokens: CONTEXT,
         kv_blocks: CONTEXT / BLOCK_TOKENS,
-        state_slots: 0,
-        adapters: AdapterLimits::default(),
         max_batched_tokens: CONTEXT,
         max_sequences: 1,
         max_logits_rows: CONTEXT,
-        hidden: HiddenLimits::default(),
-        canvas: None,
         device: "cpu".to_owned(),
+        ..EngineLimits::default()
     };
     let state = (KvCache::empty(), StateCache::empty());
     let stage = CpuStage::new(vec![graph], state, Kernel::detect(), 1, &limits, &mut |_| Ok(()))?;

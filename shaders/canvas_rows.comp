@@ -8,6 +8,6 @@
 void main() {
     uint i;
     if (!find_value(i)) return;
-    bool is_canvas = step.canvas_starts.at[step.sequences.at[gl_WorkGroupID.y]] != NO_CANVAS;
+    bool is_canvas = step.sights.at[2 * step.sequences.at[gl_WorkGroupID.y]] == SIGHT_CANVAS;
     y.at[i] = is_canvas ? b.at[i] * uintBitsToFloat(variant) : a.at[i] * parameter;
 }

@@ -3,10 +3,10 @@
 use crate::cases::{Case, CaseStep, Expected};
 use crate::elementwise::{for_each_row, scale_row};
 use crate::gpu::{Dispatch, GpuArgs, Module};
-use crate::op::{CpuArgs, Op, ShapeError};
+use crate::op::{CpuArgs, Op, ShapeError, Sight};
 use crate::quant::random;
 
-/// `y[r] = x[r] * plain` for a row `r` outside of a [canvas](crate::op::Batch::canvases), `y[r] = c[r] * canvas` for a row of one.
+/// `y[r] = x[r] * plain` for a row `r` outside of a [canvas](Sight::Canvas), `y[r] = c[r] * canvas` for a row of one.
 ///
 /// - x, c, y: [rows, width] f32. With one input, c is x
 #[derive(Debug, Clone, Copy)]
@@ -64,24 +64,25 @@ impl Op for CanvasRows {
 pub fn cases() -> Vec<Case> {
     const WIDTH: usize = 77;
     const ROWS: usize = 5;
+    use Sight::{Before, Canvas, EachOther};
     let case = |op: CanvasRows, inputs: usize| {
-        let step = |canvases: &[bool]| {
+        let step = |sights: &[Sight]| {
             let inputs: Vec<Vec<f32>> =
                 (0..inputs).map(|input| random::activations(ROWS * WIDTH, input as u64)).collect();
             let sequences: Vec<u32> = vec![0, 0, 0, 1, 1];
-            let value = |index: usize| match canvases.get(sequences[index / WIDTH] as usize) {
-                Some(true) => inputs[inputs.len() - 1][index] * op.canvas,
-                Some(false) | None => inputs[0][index] * op.plain,
+            let value = |index: usize| match sights.get(sequences[index / WIDTH] as usize) {
+                Some(Canvas) => inputs[inputs.len() - 1][index] * op.canvas,
+                _ => inputs[0][index] * op.plain,
             };
             let expected = Expected::exactly(&(0..ROWS * WIDTH).map(value).collect::<Vec<_>>());
             let mut step = CaseStep::of_rows(ROWS, inputs.clone(), vec![expected]);
             step.batch.positions = vec![7, 8, 9, 3, 4];
             step.batch.block_tables = vec![Vec::new(); 2];
             step.batch.sequences.clone_from(&sequences);
-            step.batch.canvases = canvases.into();
+            step.batch.sights = sights.into();
             step
         };
-        Case::new(format!("{op:?}"), op, vec![step(&[false, true]), step(&[true, false]), step(&[])])
+        Case::new(format!("{op:?}"), op, vec![step(&[Before, Canvas]), step(&[Canvas, EachOther]), step(&[])])
     };
     vec![case(CanvasRows::select(), 2), case(CanvasRows::scale(0.5, -1.5), 1)]
 }
@@ -106,7 +107,9 @@ mod tests {
             let sequences: Vec<u32> = (0..canvases.len() as u32).flat_map(|sequence| [sequence; ROWS]).collect();
             let x: Vec<f32> = (0..sequences.len() * 5).map(|value| value as f32).collect();
             let c: Vec<f32> = x.iter().map(|value| -value).collect();
-            let batch = Batch { tokens: &sequences, sequences: &sequences, canvases: &canvases, ..Batch::default() };
+            let sights: Vec<Sight> =
+                canvases.iter().map(|canvas| if *canvas { Sight::Canvas } else { Sight::Before }).collect();
+            let batch = Batch { tokens: &sequences, sequences: &sequences, sights: &sights, ..Batch::default() };
             let expected = x.iter().enumerate().map(|(index, value)| {
                 if canvases[index / 5 / ROWS] { -value * canvas } else { value * plain }
             });

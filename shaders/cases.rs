@@ -9,7 +9,7 @@ use crate::gpu::RowCount;
 use crate::kv::{KvShape, KvType};
 use crate::layer_state::LayerState;
 use crate::lora::adapter::AdapterUse;
-use crate::op::{Batch, DenoiseParams, Op};
+use crate::op::{Batch, DenoiseParams, Op, Sight};
 
 /// An op and its expected results.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ pub struct CaseBatch {
     /// `[rows]`
     pub state_to: Vec<u32>,
     /// `[sequences]`, or empty
-    pub canvases: Vec<bool>,
+    pub sights: Vec<Sight>,
     /// `[sequences]`, or empty
     pub second_texts: Vec<u32>,
     /// `[selected]`, or empty
@@ -211,7 +211,7 @@ impl CaseBatch {
             hidden: &self.hidden,
             state_from: &self.state_from,
             state_to: &self.state_to,
-            canvases: &self.canvases,
+            sights: &self.sights,
             second_texts: &self.second_texts,
             denoised: &self.denoised,
             ..Batch::default()

@@ -63,6 +63,7 @@ pub mod experts;
 pub mod fusion;
 pub mod gate_rows;
 pub mod gated_delta;
+pub mod given_rows;
 pub mod glu;
 pub mod heads;
 pub mod layer_norm;

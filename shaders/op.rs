@@ -27,7 +27,7 @@ use crate::recurrent::StateCache;
 use crate::tuning::Tuning;
 use crate::weight::Weight;
 
-pub use batch::{Batch, DenoiseParams, NO_SECOND_TEXT, Selection};
+pub use batch::{Batch, DenoiseParams, NO_SECOND_TEXT, Selection, Sight};
 pub use observe::{InputObserver, MatrixInput};
 pub use shape::ShapeError;
 

@@ -9,10 +9,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use cuelight_shaders::denoise::DenoisedRow;
 pub use cuelight_shaders::lora::{Adapter, AdapterUse};
+pub use cuelight_shaders::op::Sight;
 pub use cuelight_shaders::sample_token::{RowSamplingParams, SampledToken};
 
 use crate::graph::MostRows;
@@ -111,6 +113,22 @@ pub struct SequenceRows {
     pub second_text: Option<u32>,
     /// Set if the rows are a canvas.
     pub canvas: Option<Canvas>,
+    /// Rows with other embeddings than those of their tokens, ascending; only for an engine with
+    /// [`EngineLimits::embedding_width`].
+    pub embeddings: Vec<EmbeddingRows>,
+    /// Whether each row also sees the rows after it, as the rows of an image do in some models. They are not a canvas.
+    pub sees_later: bool,
+}
+
+/// Rows of a sequence that have these embeddings, and not those of their tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EmbeddingRows {
+    /// The index of the first of them among the rows of the sequence in the step.
+    pub first: usize,
+    /// [n, [`EngineLimits::embedding_width`]]: embeddings, of which some rows are used.
+    pub values: Arc<[f32]>,
+    /// The rows of `values` that are used.
+    pub range: Range<usize>,
 }
 
 /// Rows that see each other and are denoised together, instead of each seeing the rows before it.
@@ -129,6 +147,16 @@ pub struct Canvas {
 }
 
 impl SequenceRows {
+    /// What the rows see of each other.
+    #[must_use]
+    pub fn sight(&self) -> Sight {
+        match (&self.canvas, self.sees_later) {
+            (Some(_), _) => Sight::Canvas,
+            (None, true) => Sight::EachOther,
+            (None, false) => Sight::Before,
+        }
+    }
+
     /// The rows that return hidden values.
     #[must_use]
     pub fn hidden_rows(&self) -> Range<usize> {
@@ -201,20 +229,40 @@ impl Step {
         self.sequences.iter().map(|sequence| sequence.logits.rows(sequence.tokens.len())).sum()
     }
 
-    /// The hidden values that an engine with these limits computes with, [rows, width], as the inputs of its graph. Rows that are
-    /// given none have zeros.
+    /// The inputs of the graph of an engine with these limits: given embeddings, then hidden values.
     #[must_use]
     pub fn graph_inputs(&self, limits: &EngineLimits) -> Vec<Vec<f32>> {
-        if !limits.hidden.reads && limits.canvas.is_none() {
-            return Vec::new();
+        let embeddings = (limits.embedding_width > 0).then(|| self.given_embeddings(limits.embedding_width));
+        let reads_hidden = limits.hidden.reads || limits.canvas.is_some();
+        embeddings.into_iter().chain(reads_hidden.then(|| self.given_hidden(limits))).collect()
+    }
+
+    /// [rows, 1 + width]: 1 and the given embedding of a row that has one, else zeros.
+    fn given_embeddings(&self, width: usize) -> Vec<f32> {
+        let mut given = vec![0.0; self.rows() * (width + 1)];
+        let mut before = 0;
+        for sequence in &self.sequences {
+            for EmbeddingRows { first, values, range } in &sequence.embeddings {
+                let rows = given[(before + first) * (width + 1)..].chunks_exact_mut(width + 1);
+                for (row, value) in rows.zip(values.chunks_exact(width).take(range.end).skip(range.start)) {
+                    row[0] = 1.0;
+                    row[1..].copy_from_slice(value);
+                }
+            }
+            before += sequence.tokens.len();
         }
+        given
+    }
+
+    /// [rows, width]: the hidden values that are computed with. Rows that are given none have zeros.
+    fn given_hidden(&self, limits: &EngineLimits) -> Vec<f32> {
         let width = limits.hidden_width();
         let mut given = Vec::with_capacity(self.rows() * width);
         for sequence in &self.sequences {
             given.extend_from_slice(&sequence.hidden);
             given.resize(given.len() + sequence.tokens.len() * width - sequence.hidden.len(), 0.0);
         }
-        vec![given]
+        given
     }
 
     /// The number of rows whose hidden values are returned.
@@ -339,7 +387,7 @@ pub enum Progress {
 }
 
 /// The limits of an engine, fixed when the model is planned.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EngineLimits {
     /// Number of logits in a row.
     pub vocab_size: usize,
@@ -363,6 +411,8 @@ pub struct EngineLimits {
     /// The canvases that it denoises; `None` for an engine that generates one token after the other. An engine with canvases
     /// returns no logits.
     pub canvas: Option<CanvasLimits>,
+    /// Values of an embedding that a step may give in the place of that of a token; 0 for an engine that takes none.
+    pub embedding_width: usize,
     /// A description of the device: "cpu (avx2, 2 threads)".
     pub device: String,
 }

@@ -231,7 +231,7 @@ impl<'a, E: Engine> Scorer<'a, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{AdapterLimits, EngineLimits, ExpertResult, HiddenLimits, StepOutput};
+    use crate::engine::{EngineLimits, ExpertResult, StepOutput};
 
     /// After token t, token t + 1 of four has probability 3/4, and each of the others 1/12.
     struct Counting {
@@ -241,17 +241,14 @@ mod tests {
 
     fn counting(max_batched_tokens: usize, max_logits_rows: usize) -> Counting {
         let limits = EngineLimits {
-            adapters: AdapterLimits::default(),
             vocab_size: 4,
             context_tokens: 32,
             kv_blocks: 2,
-            state_slots: 0,
             max_batched_tokens,
             max_sequences: 1,
             max_logits_rows,
-            hidden: HiddenLimits::default(),
-            canvas: None,
             device: "counting".into(),
+            ..EngineLimits::default()
         };
         Counting { limits, steps: Vec::new() }
     }

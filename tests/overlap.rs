@@ -23,8 +23,7 @@ use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
 use cuelight::pipeline::simulation::{SimulatedModel, tokenizer};
 use cuelight::trace::{self, Tracer};
 use cuelight_engine::engine::{
-    AdapterLimits, Engine, EngineError, EngineLimits, ExpertJob, ExpertResult, HiddenLimits, Progress, Step, StepId,
-    StepOutput,
+    Engine, EngineError, EngineLimits, ExpertJob, ExpertResult, Progress, Step, StepId, StepOutput,
 };
 use cuelight_engine::experts::HostExperts;
 use cuelight_engine::load::{Kernel, LoadCancel, LoadProgress, LoadedModel};
@@ -136,17 +135,14 @@ impl ModelSource for CardModel {
     ) -> Result<LoadedModel<CardEngine>, SourceError> {
         let simulated = SimulatedModel::new(tokenizer()).load(cancel, progress)?;
         let limits = EngineLimits {
-            adapters: AdapterLimits::default(),
             vocab_size: VOCABULARY,
             context_tokens: 4096,
             kv_blocks: 4096,
-            state_slots: 0,
             max_batched_tokens: 512,
             max_sequences: 16,
             max_logits_rows: 16,
-            hidden: HiddenLimits::default(),
-            canvas: None,
             device: "a card that sleeps".into(),
+            ..EngineLimits::default()
         };
         let rows = Arc::clone(&self.rows);
         let engine = CardEngine { card: self.card, limits, waiting: HashMap::new(), seed: 7, rows };

@@ -19,7 +19,7 @@ use cuelight::pipeline::policy::{Effect, Outcome, Policy, PolicyConfig, PolicyEv
 use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
 use cuelight::pipeline::simulation::{SimulatedModel, tokenizer};
 use cuelight::trace::{self, Tracer};
-use cuelight_engine::engine::{AdapterLimits, EngineLimits, HiddenLimits};
+use cuelight_engine::engine::EngineLimits;
 
 mod common;
 
@@ -34,17 +34,14 @@ fn endless(streams: usize) -> SimulatedModel {
 
 fn limits(streams: usize, vocab_size: usize) -> EngineLimits {
     EngineLimits {
-        adapters: AdapterLimits::default(),
         vocab_size,
         context_tokens: 4096,
         kv_blocks: streams * 256,
-        state_slots: 0,
         max_batched_tokens: streams + 256,
         max_sequences: streams,
         max_logits_rows: streams,
-        hidden: HiddenLimits::default(),
-        canvas: None,
         device: "simulated".into(),
+        ..EngineLimits::default()
     }
 }
 

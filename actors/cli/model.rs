@@ -50,6 +50,7 @@ pub fn load_options(config: &Config, tuned: &Tuned, source: Source) -> Result<Lo
     Ok(LoadOptions {
         source,
         section: Section::Model,
+        takes_embeddings: false,
         returns_hidden: false,
         context_tokens: config.ctx_size.map(NonZeroUsize::get),
         max_sequences: config.max_seqs.get(),

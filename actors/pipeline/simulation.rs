@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use cuelight_engine::embedding::{EmbeddingSpec, Pooling, Relevance};
 use cuelight_engine::engine::{
-    AdapterLimits, BLOCK_TOKENS, BlockId, BlockLayout, Canvas, CanvasLimits, DenoisedRow, Engine, EngineError,
-    EngineLimits, ExpertJob, ExpertResult, HiddenLimits, LogitsWanted, Progress, SampledToken, SequenceRows, Step,
-    StepOutput, TokenId,
+    BLOCK_TOKENS, BlockId, BlockLayout, Canvas, CanvasLimits, DenoisedRow, Engine, EngineError, EngineLimits,
+    ExpertJob, ExpertResult, HiddenLimits, LogitsWanted, Progress, SampledToken, SequenceRows, Step, StepOutput,
+    TokenId,
 };
 use cuelight_engine::format::chat_template::ChatTemplate;
 use cuelight_engine::format::gguf::Gguf;
@@ -196,17 +196,15 @@ impl SimulatedModel {
         let vocabulary = 0..TokenId::try_from(vocab_size).unwrap_or(TokenId::MAX);
         SimulatedModel {
             limits: EngineLimits {
-                adapters: AdapterLimits::default(),
                 vocab_size,
                 context_tokens: 512,
                 kv_blocks: 256,
-                state_slots: 0,
                 max_batched_tokens: 256,
                 max_sequences: 16,
                 max_logits_rows: 64,
                 hidden: HiddenLimits { width: HIDDEN_WIDTH, max_rows: 64, ..HiddenLimits::default() },
-                canvas: None,
                 device: "simulated".into(),
+                ..EngineLimits::default()
             },
             output_tokens: vocabulary.filter(is_output).collect(),
             tokenizer,

@@ -7,7 +7,7 @@ use cuelight::core::request::RequestId;
 use cuelight::pipeline::policy::{
     Effect, Outcome, PlannedStep, Policy, PolicyConfig, PolicyEvent, SpeculationMode, Submission, Verdict,
 };
-use cuelight_engine::engine::{AdapterLimits, EngineLimits, HiddenLimits, TokenId};
+use cuelight_engine::engine::{EngineLimits, TokenId};
 
 /// The device of a server. Times in seconds.
 #[derive(Debug, Clone, Copy)]
@@ -60,17 +60,14 @@ fn new_policy(machine: Machine, reports_cache: bool) -> Policy {
         ..PolicyConfig::default()
     };
     let limits = EngineLimits {
-        adapters: AdapterLimits::default(),
         vocab_size: 50_000,
         context_tokens: 16_384,
         kv_blocks: machine.kv_blocks,
-        state_slots: 0,
         max_batched_tokens: machine.max_batched_tokens,
         max_sequences: machine.max_sequences,
         max_logits_rows: machine.max_sequences,
-        hidden: HiddenLimits::default(),
-        canvas: None,
         device: "simulated".into(),
+        ..EngineLimits::default()
     };
     let mut policy = Policy::new(config, limits.clone());
     policy.on(PolicyEvent::ExecutorReady(Box::new(limits)));

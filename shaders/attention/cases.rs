@@ -6,11 +6,12 @@
 
 use std::ops::Range;
 
-use super::{Attention, KvShape, KvType, Window, reference};
+use super::{Attention, KvShape, KvType, RowsInStep, Window, reference};
 use crate::cases::{Case, CaseBatch, CaseCache, CaseStep, Expected};
 use crate::fusion::FusedCase;
 use crate::gpu::RowCount;
 use crate::kv::{BLOCK_TOKENS, SCALE_GROUP};
+use crate::op::Sight::{self, Before, Canvas, EachOther};
 use crate::quant::random;
 use crate::rope::{self, Rope, RopePairs};
 
@@ -65,13 +66,13 @@ pub fn cases() -> Vec<Case> {
             let attention = with_selection(attention, most);
             case(&Sequences::new(attention, &[800, 301, 40], exact_values), kv_type, 2e-5, &three_sequences())
         });
-        let canvases = [
+        let sights = [
             shaped(64, 2, 4, Some(100), None),
             shaped(256, 1, 2, None, Some(30.0)),
             of_shape(KvShape::latent(48, 40), 16, Some(300), None),
         ]
-        .map(|attention| canvas_case(&Sequences::new(attention, &[800, 301, 40], exact_values), kv_type));
-        let forms = other_forms().map(other).into_iter().chain(both_ways).chain(selected).chain(canvases);
+        .map(|attention| sight_case(&Sequences::new(attention, &[800, 301, 40], exact_values), kv_type));
+        let forms = other_forms().map(other).into_iter().chain(both_ways).chain(selected).chain(sights);
         shapes.map(shape).into_iter().chain(long).chain([rounded]).chain(forms)
     };
     KvType::ALL.iter().flat_map(of_type).collect()
@@ -257,26 +258,27 @@ fn case(sequences: &Sequences, kv_type: KvType, tolerance: f64, steps: &[Ranges]
     Case { name, op: Box::new(sequences.attention.clone()), cache, steps }
 }
 
-/// Prompts, then canvases after them, next to each other and to rows that are none.
-fn canvas_case(sequences: &Sequences, kv_type: KvType) -> Case {
+/// Prompts, then canvases and rows that see each other after them, next to each other and to rows that are neither.
+fn sight_case(sequences: &Sequences, kv_type: KvType) -> Case {
     let steps = [
         (vec![(0, 0..257), (1, 0..30)], vec![]),
-        (vec![(1, 30..62)], vec![false, true, false]),
-        (vec![(0, 257..513), (2, 0..20), (1, 30..62)], vec![true, true, false]),
-        (vec![(2, 20..21), (0, 257..260)], vec![true, false, false]),
+        (vec![(1, 30..62)], vec![Before, Canvas, Before]),
+        (vec![(0, 257..513), (2, 0..20), (1, 30..62)], vec![Canvas, Canvas, Before]),
+        (vec![(2, 20..21), (0, 257..260)], vec![Canvas, Before, Before]),
+        (vec![(1, 30..190), (0, 257..513), (2, 20..21)], vec![EachOther, EachOther, Before]),
+        (vec![(2, 0..40), (1, 190..191)], vec![Canvas, EachOther, EachOther]),
     ];
-    let of_step = |(ranges, canvases): &(Ranges, Vec<bool>)| {
+    let of_step = |(ranges, sights): &(Ranges, Vec<Sight>)| {
         let mut step = sequences.case_step(ranges, 2e-5);
-        step.batch.canvases.clone_from(canvases);
+        step.batch.sights.clone_from(sights);
         for (rows, (sequence, range)) in starts_of(ranges).zip(ranges) {
-            if canvases.get(*sequence) == Some(&true) {
-                sequences.expect_canvas(&mut step.expected[0], rows, (*sequence, range.clone()));
-            }
+            let sight = sights.get(*sequence).copied().unwrap_or_default();
+            sequences.expect_sight(&mut step.expected[0], rows, sight, (*sequence, range.clone()));
         }
         step
     };
     let case = case(sequences, kv_type, 2e-5, &[]);
-    Case { name: format!("{}, canvases", case.name), steps: steps.iter().map(of_step).collect(), ..case }
+    Case { name: format!("{}, sights", case.name), steps: steps.iter().map(of_step).collect(), ..case }
 }
 
 /// The number of the first row of each range.
@@ -401,15 +403,27 @@ impl Sequences {
         reference::attend_to(&self.attention, position, &visible.collect::<Vec<_>>(), values.map(Vec::as_slice))
     }
 
-    /// Replaces the expected outputs of the rows from `first` on, which are a canvas. Those of some rows are computed.
-    fn expect_canvas(&self, expected: &mut [Expected], first: usize, (sequence, range): (usize, Range<usize>)) {
+    /// Replaces the expected outputs of the rows from `first` on, which see this of each other. Those of some rows are computed.
+    fn expect_sight(
+        &self,
+        expected: &mut [Expected],
+        first: usize,
+        sight: Sight,
+        (sequence, range): (usize, Range<usize>),
+    ) {
+        if sight == Before {
+            return;
+        }
         const EVERY: usize = 41;
         let width = self.attention.n_heads * self.attention.kv.value_dim;
-        let seen = self.attention.visible(range.start, Some(range.start), range.end);
+        let of_sequence = RowsInStep { sight, start: range.start, end: range.end };
         for (row, position) in range.clone().enumerate() {
             let computed = row == 0 || position + 1 == range.end || row.is_multiple_of(EVERY);
             let of_row = match computed {
-                true => Expected::within(2e-5, self.reference_of(sequence, position, seen.clone())),
+                true => Expected::within(
+                    2e-5,
+                    self.reference_of(sequence, position, self.attention.visible(position, of_sequence)),
+                ),
                 false => vec![Expected::ANY; width],
             };
             expected[(first + row) * width..][..width].copy_from_slice(&of_row);

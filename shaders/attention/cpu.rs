@@ -8,11 +8,11 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::gather::{GREATEST, HEADER, Queries, TASK_QUERIES, UPCONVERTED, WEIGHT, gather};
-use super::{Attention, PIECE_TOKENS};
+use super::{Attention, PIECE_TOKENS, RowsInStep};
 use crate::cpu::{Kernel, SharedMut};
 use crate::kv::{BLOCK_TOKENS, KvCache, MAX_HEAD_DIM};
 use crate::lanes::exp;
-use crate::op::{Batch, CpuArgs};
+use crate::op::{Batch, CpuArgs, Sight};
 
 /// The maximum number of heads of a task, so that several rows share the keys and values that are read.
 const TASK_HEADS: usize = 16;
@@ -140,8 +140,13 @@ impl<'a> View<'a> {
 
     fn queries(&self, kv: &'a KvCache, rows: Range<usize>, kv_head: usize, heads: Range<usize>) -> Queries<'a> {
         let first_position = self.batch.positions[rows.start] as usize;
-        let is_canvas = self.batch.is_canvas(rows.start);
-        let sees_later = self.attention.sees_later || is_canvas;
+        let sight = self.batch.sight(rows.start);
+        let sees_later = self.attention.sees_later || sight != Sight::Before;
+        let of_sequence = RowsInStep {
+            sight,
+            start: first_position - self.rows_before(rows.start),
+            end: first_position + rows.len() + if sees_later { self.rows_after(rows.end) } else { 0 },
+        };
         Queries {
             kernel: self.kernel,
             attention: self.attention,
@@ -155,8 +160,7 @@ impl<'a> View<'a> {
             kv_head,
             first_row: rows.start,
             first_position,
-            canvas: is_canvas.then(|| first_position - self.rows_before(rows.start)),
-            end: first_position + rows.len() + if sees_later { self.rows_after(rows.end) } else { 0 },
+            of_sequence,
             rows: rows.len(),
             heads,
         }

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::Attention;
+use super::{Attention, RowsInStep};
 use crate::cpu::Kernel;
 use crate::kv::{BLOCK_TOKENS, KvShape, Layer, PlainHead, SCALE_GROUP, Storage, Store, StoredHead};
 use crate::per_vector;
@@ -48,10 +48,8 @@ pub(super) struct Queries<'a> {
     pub kv_head: usize,
     pub first_row: usize,
     pub first_position: usize,
-    /// The position of the first row of the canvas that the rows are part of.
-    pub canvas: Option<usize>,
-    /// The end of the positions of the sequence.
-    pub end: usize,
+    /// All rows of the sequence in the step.
+    pub of_sequence: RowsInStep,
     pub rows: usize,
     pub heads: Range<usize>,
 }
@@ -89,14 +87,14 @@ impl Queries<'_> {
     /// The positions that any query sees.
     pub fn visible(&self) -> Range<usize> {
         let last = self.first_position + self.rows - 1;
-        let visible = |position| self.attention.visible(position, self.canvas, self.end);
+        let visible = |position| self.attention.visible(position, self.of_sequence);
         visible(self.first_position).start..visible(last).end
     }
 
     /// The positions that one query sees among the `len` positions from `start` on, relative to `start`.
     #[inline(always)]
     fn visible_in(&self, index: usize, start: usize, len: usize) -> Range<usize> {
-        let visible = self.attention.visible(self.position(index), self.canvas, self.end);
+        let visible = self.attention.visible(self.position(index), self.of_sequence);
         let first = visible.start.saturating_sub(start).min(len);
         first..visible.end.saturating_sub(start).clamp(first, len)
     }

@@ -22,7 +22,7 @@ mod tests;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::op::ShapeError;
+use crate::op::{ShapeError, Sight};
 
 pub use crate::kv::{KvCache, KvShape, KvType, MAX_HEAD_DIM};
 pub(crate) use cases::rotated_cases;
@@ -61,6 +61,17 @@ impl Window {
     }
 }
 
+/// The rows of one sequence in a step.
+#[derive(Debug, Clone, Copy)]
+struct RowsInStep {
+    /// What they see of each other.
+    sight: Sight,
+    /// The position of the first row.
+    start: usize,
+    /// The position after the last one that any of them sees.
+    end: usize,
+}
+
 /// Grouped-query attention: stores the keys and values of the rows, then computes the attention of every row to its own
 /// sequence.
 ///
@@ -76,8 +87,7 @@ impl Window {
 ///   ascending ([`SelectPositions`](crate::select_positions::SelectPositions)). The softmax then proceeds over them in the
 ///   same pieces, as if they were adjacent.
 /// - A step may mix prefill chunks and decode rows. A row sees the rows of its own sequence in the same step.
-/// - The rows of a [canvas](crate::op::Batch::canvases) see all rows of it, and the positions before it that its first row
-///   sees. Only the CPU computes them.
+/// - Rows of a sequence may see each other, or be a canvas: see [`Sight`].
 /// - The softmax is computed online over KV blocks in the order of positions. So the result does not depend on the
 ///   chunks of the prompt, nor on other sequences.
 /// - Source: Dao et al. 2022 (online softmax over blocks); Kwon et al. 2023 (paged cache); Ainslie et al. 2023
@@ -159,11 +169,13 @@ impl Attention {
         self.window.map_or(0, |window| window.first_visible(position))
     }
 
-    /// The positions that a row at `position` sees if its sequence ends before `end`; the indices of its selected positions
-    /// if these are selected. All rows of a canvas see those from the first that the row at its `start` sees.
-    fn visible(&self, position: usize, canvas: Option<usize>, end: usize) -> Range<usize> {
-        if let Some(start) = canvas {
-            return self.first_visible(start)..end;
+    /// The positions that the row at `position` of these rows of a sequence sees; the indices of its selected positions if
+    /// these are selected.
+    fn visible(&self, position: usize, RowsInStep { sight, start, end }: RowsInStep) -> Range<usize> {
+        match sight {
+            Sight::Before => {}
+            Sight::EachOther => return self.first_visible(position).min(start)..end,
+            Sight::Canvas => return self.first_visible(start)..end,
         }
         let after = match self.window {
             _ if !self.sees_later => self.most_selected.map_or(position + 1, |most| most.min(position + 1)),

@@ -1,6 +1,6 @@
 //! The attention op: its shapes, its cost, and how it runs.
 
-use super::{Attention, cpu, gpu};
+use super::{Attention, RowsInStep, cpu, gpu};
 use crate::cost::{Cost, CostArgs};
 use crate::cpu::Kernel;
 use crate::gpu::{DeviceLimits, Dispatch, GpuArgs};
@@ -50,8 +50,9 @@ impl Op for Attention {
         let ends = starts.iter().skip(1).copied().chain([batch.sequences.len()]);
         for (start, end) in starts.iter().copied().zip(ends) {
             let after = batch.positions[end - 1] as usize + 1;
-            let canvas = batch.is_canvas(start).then(|| batch.positions[start] as usize);
-            let visible = |row: usize| self.visible(batch.positions[row] as usize, canvas, after);
+            let of_sequence =
+                RowsInStep { sight: batch.sight(start), start: batch.positions[start] as usize, end: after };
+            let visible = |row: usize| self.visible(batch.positions[row] as usize, of_sequence);
             seen += (start..end).map(|row| visible(row).len()).sum::<usize>();
             // The positions of the rows of a sequence overlap, and each is read once. Of selected positions this is the least.
             positions += visible(end - 1).end - visible(start).start;

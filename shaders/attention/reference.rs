@@ -1,7 +1,8 @@
 //! Attention in float64, over contiguous rows.
 
-use super::Attention;
+use super::{Attention, RowsInStep};
 use crate::kv::KvShape;
+use crate::op::Sight;
 
 /// The output of one row, [n_heads * value_dim].
 ///
@@ -18,7 +19,7 @@ pub fn attend(
     let end = key.len() / (attention.kv.n_kv_heads * attention.kv.key_dim);
     let visible: Vec<usize> = match selected {
         Some(selected) => selected.to_vec(),
-        None => attention.visible(position, None, end).collect(),
+        None => attention.visible(position, RowsInStep { sight: Sight::Before, start: position, end }).collect(),
     };
     attend_to(attention, position, &visible, [query, key, value])
 }

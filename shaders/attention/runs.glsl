@@ -1,6 +1,6 @@
 // The rows of a workgroup, and what they see. Consecutive rows of one sequence are a run. With ALONE, runs of one row are
-// handled separately and numbered by their run. With LATER, a row also sees the rows of its run after it. The rows of a
-// canvas see each other, and of the positions before them what the first of them sees.
+// handled separately and numbered by their run. With LATER, a row also sees the rows of its run after it. Rows may also see
+// each other, or be a canvas: see `Sight`.
 
 layout(constant_id = 4) const bool ALONE = false;
 layout(constant_id = 5) const bool LATER = false;
@@ -39,10 +39,12 @@ uint first_in_sight(uint position, uint window, uint chunk) {
 // The first position that a row sees, and the one after the last. With LATER, a window extends as far ahead as back.
 uvec2 seen_by(Step step, uint row, uint window, uint chunk) {
     uint position = step.positions.at[row];
-    uint canvas = step.canvas_starts.at[step.sequences.at[row]];
-    bool is_canvas = canvas != NO_CANVAS;
-    uint first = first_in_sight(is_canvas ? canvas : position, window, chunk);
-    if (!LATER && !is_canvas) return uvec2(first, position + 1);
+    uint sequence = step.sequences.at[row];
+    uint sight = step.sights.at[2 * sequence];
+    uint start = step.sights.at[2 * sequence + 1];
+    uint first = first_in_sight(sight == SIGHT_CANVAS ? start : position, window, chunk);
+    if (sight == SIGHT_EACH_OTHER) first = min(first, start);
+    if (!LATER && sight == SIGHT_BEFORE) return uvec2(first, position + 1);
     uint after = position + end_of_run(step, row) - row;
-    return uvec2(first, window > 0 && !is_canvas ? min(after, position + window) : after);
+    return uvec2(first, window > 0 && sight == SIGHT_BEFORE ? min(after, position + window) : after);
 }

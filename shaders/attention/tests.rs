@@ -6,7 +6,7 @@ use super::cases::{Sequences, in_chunks, of_shape, rounding, shaped, with_select
 use super::*;
 use crate::cpu::{ActivationBits, Kernel, Solo, Team};
 use crate::kv::BLOCK_TOKENS;
-use crate::op::{Batch, CpuArgs, Op};
+use crate::op::{Batch, CpuArgs, Op, Sight};
 use crate::recurrent::StateCache;
 use crate::testing::{assert_close, supported_kernels, values};
 use crate::tuning::Tuning;
@@ -31,15 +31,15 @@ impl World {
     }
 
     fn step_of_team(&self, kernel: Kernel, team: &dyn Team, ranges: &[(usize, Range<usize>)]) -> Vec<Vec<f32>> {
-        self.step_with_canvases(kernel, team, ranges, &[])
+        self.step_with_sights(kernel, team, ranges, &[])
     }
 
-    fn step_with_canvases(
+    fn step_with_sights(
         &self,
         kernel: Kernel,
         team: &dyn Team,
         ranges: &[(usize, Range<usize>)],
-        canvases: &[bool],
+        sights: &[Sight],
     ) -> Vec<Vec<f32>> {
         let Sequences { attention, block_tables, .. } = &self.sequences;
         let (batch, inputs) = (self.sequences.batch(ranges), self.sequences.inputs(ranges));
@@ -52,7 +52,7 @@ impl World {
             activation_bits: ActivationBits::default(),
             tuning: Tuning::default(),
             team,
-            batch: Batch { canvases, ..batch.as_batch(&batch.of_sequences()) },
+            batch: Batch { sights, ..batch.as_batch(&batch.of_sequences()) },
             kv: &self.cache,
             states: &StateCache::empty(),
             rows,
@@ -189,26 +189,32 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// The rows of a canvas see each other, and what its first row sees before it, alone and next to another sequence.
+    /// The rows of an image or a canvas see each other, and before them what each or the first of them sees, alone and next to
+    /// another sequence.
     #[test]
-    fn rows_of_a_canvas_see_each_other(
+    fn rows_see_each_other(
         n_kv_heads in 1usize..3, group in 1usize..4, head_dim in 1usize..70, window in prop::option::of(1usize..40),
         before in 0usize..300, rows in 1usize..70, kv_type in prop::sample::select(KvType::ALL), seed: u64,
+        sight in prop::sample::select(vec![Sight::EachOther, Sight::Canvas]),
     ) {
         let attention = shaped(head_dim, n_kv_heads, group, window, None);
-        let (len, first) = (before + rows, window.map_or(0, |window| (before + 1).saturating_sub(window)));
+        let len = before + rows;
+        let first = |row: usize| {
+            let position = if sight == Sight::Canvas { before } else { before + row };
+            window.map_or(0, |window| (position + 1).saturating_sub(window)).min(before)
+        };
         for kernel in supported_kernels() {
             let world = World::new(attention.clone(), &[len, 50], kv_type, seed);
             if before > 0 {
                 world.step(kernel, &[(0, 0..before)]);
             }
-            let canvas = [(0, before..len)];
-            let alone = world.step_with_canvases(kernel, &Solo, &canvas, &[true, false]);
+            let seeing = [(0, before..len)];
+            let alone = world.step_with_sights(kernel, &Solo, &seeing, &[sight, Sight::Before]);
             for (row, found) in alone.iter().enumerate() {
-                assert_close(found, &world.sequences.reference_of(0, before + row, first..len), rounding(kv_type));
+                assert_close(found, &world.sequences.reference_of(0, before + row, first(row)..len), rounding(kv_type));
             }
-            let ranges = [(1, 0..20), canvas[0].clone()];
-            let shared = world.step_with_canvases(kernel, &ReversedTeam, &ranges, &[true, false]);
+            let ranges = [(1, 0..20), seeing[0].clone()];
+            let shared = world.step_with_sights(kernel, &ReversedTeam, &ranges, &[sight, Sight::Before]);
             prop_assert_eq!(&alone, &shared[20..]);
             prop_assert_eq!(&shared[..20], world.step(kernel, &[(1, 0..20)]));
         }

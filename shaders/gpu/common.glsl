@@ -34,15 +34,19 @@ layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Ste
     Words state_from;      // of each sequence: the slot before its first row, or NO_SLOT
     Words state_to;        // of each row: the slot that gets the state after it, or NO_SLOT
     Words hidden_selection;
-    Words canvas_starts;   // of each sequence: the position of the first row of its canvas, or NO_CANVAS
+    Words sights;          // of each sequence: what its rows see of each other, and the position of the first
     Words denoised;        // of each selected row: the parameters of its sampling, and the factor of its logits
     Words second_texts;    // of each sequence: the position of the first row of its second text, or NO_SECOND_TEXT
     Words adapters;        // of each sequence: the slot of its adapter, or NO_ADAPTER, and the factor on its changes
 };
 
 const uint NO_SLOT = 0xffffffff;
-const uint NO_CANVAS = 0xffffffff;
 const uint NO_ADAPTER = 0xffffffff;
+
+// The values of `Sight`.
+const uint SIGHT_BEFORE = 0;
+const uint SIGHT_EACH_OTHER = 1;
+const uint SIGHT_CANVAS = 2;
 
 // The number of rows of a dispatch; `kind` is that of `RowCount`.
 uint count_rows(Step step, uint kind) {

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use crate::lora::adapter::AdapterUse;
-use crate::op::{Batch, DenoiseParams, NO_SECOND_TEXT};
+use crate::op::{Batch, DenoiseParams, NO_SECOND_TEXT, Sight};
 use crate::sample_token::{PARAMS_WORDS, inverse, words};
 
 /// Words of the counts in the header: rows, selected rows, runs of rows, hidden rows. Their number aligns the addresses.
@@ -18,11 +18,11 @@ const HEADER_WORDS: usize = COUNTS + ARRAYS * 2;
 /// The number of arrays.
 const ARRAYS: usize = 14;
 
-/// The entry of a sequence that is no canvas.
-const NO_CANVAS: u32 = u32::MAX;
-
 /// The entry of a sequence without an adapter.
 const NO_ADAPTER: u32 = u32::MAX;
+
+/// Words of what the rows of a sequence see of each other: the kind, and the position of the first.
+const SIGHT_WORDS: usize = 2;
 
 /// Words of the adapter of a sequence: its slot, and the factor on its changes.
 const ADAPTER_WORDS: usize = 2;
@@ -54,13 +54,14 @@ impl StepLayout {
     }
 
     /// Words of each array: tokens, positions, sequences, selection, table starts, tables, run starts, state slots,
-    /// hidden selection, starts of canvases, parameters of denoising, starts of second texts, adapters.
+    /// hidden selection, sights, parameters of denoising, starts of second texts, adapters.
     fn lengths(&self) -> [usize; ARRAYS] {
         let (rows, sequences, entries) = (self.max_rows, self.max_sequences, self.max_table_entries);
         let (selected, hidden) = (self.max_selected, self.max_hidden);
-        let (denoised, adapters) = (selected * DENOISE_WORDS, sequences * ADAPTER_WORDS);
+        let (sights, denoised, adapters) =
+            (sequences * SIGHT_WORDS, selected * DENOISE_WORDS, sequences * ADAPTER_WORDS);
         [
-            rows, rows, rows, selected, sequences, entries, sequences, sequences, rows, hidden, sequences, denoised,
+            rows, rows, rows, selected, sequences, entries, sequences, sequences, rows, hidden, sights, denoised,
             sequences, adapters,
         ]
     }
@@ -113,7 +114,7 @@ impl StepLayout {
             .collect();
         let tables: Vec<u32> = batch.block_tables.concat();
         let Batch { tokens, positions, sequences, selected, hidden, state_from, state_to, .. } = *batch;
-        let (canvases, denoised) = (canvas_starts(batch), denoise_words(batch.denoised));
+        let (sights, denoised) = (sight_words(batch), denoise_words(batch.denoised));
         let (second_texts, adapters) = (second_text_starts(batch), adapter_words(batch));
         let arrays: [&[u32]; ARRAYS] = [
             tokens,
@@ -126,7 +127,7 @@ impl StepLayout {
             state_from,
             state_to,
             hidden,
-            &canvases,
+            &sights,
             &denoised,
             &second_texts,
             &adapters,
@@ -143,13 +144,19 @@ impl StepLayout {
     }
 }
 
-/// The position of the first row of each sequence that is a canvas, else [`NO_CANVAS`].
-fn canvas_starts(batch: &Batch<'_>) -> Vec<u32> {
-    let mut starts = vec![NO_CANVAS; batch.block_tables.len()];
-    for row in batch.run_starts().filter(|row| batch.is_canvas(*row)) {
-        starts[batch.sequences[row] as usize] = batch.positions[row];
+/// What the rows of each sequence see of each other, and the position of the first of them.
+fn sight_words(batch: &Batch<'_>) -> Vec<u32> {
+    let mut words = vec![0; batch.block_tables.len() * SIGHT_WORDS];
+    for row in batch.run_starts() {
+        let kind = match batch.sight(row) {
+            Sight::Before => 0,
+            Sight::EachOther => 1,
+            Sight::Canvas => 2,
+        };
+        let first = batch.sequences[row] as usize * SIGHT_WORDS;
+        words[first..first + SIGHT_WORDS].copy_from_slice(&[kind, batch.positions[row]]);
     }
-    starts
+    words
 }
 
 /// The position of the first row of the second text of each sequence, or [`NO_SECOND_TEXT`].
@@ -202,7 +209,7 @@ mod tests {
             hidden: &[2],
             state_from: &[NO_SLOT, 4],
             state_to: &[NO_SLOT, 3, 4],
-            canvases: &[false, true],
+            sights: &[Sight::Before, Sight::Canvas],
             second_texts: &[1, NO_SECOND_TEXT],
             denoised: &[DenoiseParams { temperature: 0.5, sampling: RowSamplingParams::GREEDY }],
             adapters: &[None, Some(&used)],
@@ -225,11 +232,11 @@ mod tests {
         assert_eq!(array(7)[..2], [NO_SLOT, 4]);
         assert_eq!(array(8)[..3], [NO_SLOT, 3, 4]);
         assert_eq!(array(9)[..1], [2]);
-        assert_eq!(array(10)[..2], [NO_CANVAS, 5], "where the canvas starts");
+        assert_eq!(array(10)[..4], [0, 0, 2, 5], "the kind of each, and where it starts");
         assert_eq!(array(11)[DENOISE_WORDS - 1], 2.0f32.to_bits());
         assert_eq!(array(12)[..2], [1, NO_SECOND_TEXT]);
         assert_eq!(array(13)[..4], [NO_ADAPTER, 0, 6, 0.5f32.to_bits()]);
-        let counts = [4, 3 * 3, 2, 2, 3, 2, 2, 3, 1, 2, DENOISE_WORDS, 2, 2 * ADAPTER_WORDS];
+        let counts = [4, 3 * 3, 2, 2, 3, 2, 2, 3, 1, 2 * SIGHT_WORDS, DENOISE_WORDS, 2, 2 * ADAPTER_WORDS];
         assert_eq!(written.iter().map(Range::len).sum::<usize>(), counts.into_iter().sum::<usize>());
     }
 }

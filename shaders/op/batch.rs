@@ -29,9 +29,8 @@ pub struct Batch<'a> {
     /// The slot on the device of each sequence's adapter; any number for a sequence without one. Empty on the CPU, which has no
     /// slots, and when no sequence has an adapter.
     pub adapter_slots: &'a [u32],
-    /// For each sequence whether its rows are a canvas: they see each other, and of the positions before them what the first of
-    /// them sees. Empty when no sequence has a canvas.
-    pub canvases: &'a [bool],
+    /// What the rows of each sequence see of each other. Empty when all rows see only those before them.
+    pub sights: &'a [Sight],
     /// The position of the first row of the second of two texts in each sequence, or [`NO_SECOND_TEXT`]. Empty when no sequence has
     /// one.
     pub second_texts: &'a [u32],
@@ -41,6 +40,18 @@ pub struct Batch<'a> {
 
 /// The entry of a sequence of one text.
 pub const NO_SECOND_TEXT: u32 = u32::MAX;
+
+/// What the rows of a sequence in a step see of each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sight {
+    /// Each row sees those before it.
+    #[default]
+    Before,
+    /// Each row sees all of them, and of the positions before them what it would see by itself: the rows of an image.
+    EachOther,
+    /// The rows are a canvas: they see each other, and of the positions before them what the first of them sees.
+    Canvas,
+}
 
 /// How a row of a canvas is denoised.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -87,10 +98,16 @@ impl<'a> Batch<'a> {
         self.adapters[self.sequences[row] as usize]
     }
 
+    /// What a row sees of the other rows of its sequence.
+    #[must_use]
+    pub fn sight(&self, row: usize) -> Sight {
+        if self.sights.is_empty() { Sight::Before } else { self.sights[self.sequences[row] as usize] }
+    }
+
     /// Whether a row is part of a canvas.
     #[must_use]
     pub fn is_canvas(&self, row: usize) -> bool {
-        !self.canvases.is_empty() && self.canvases[self.sequences[row] as usize]
+        self.sight(row) == Sight::Canvas
     }
 
     /// Whether a row belongs to the second of two texts.

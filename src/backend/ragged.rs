@@ -5,11 +5,12 @@ use std::ops::Range;
 use cuelight_shaders::cost::{Cost, CostArgs};
 use cuelight_shaders::cpu::Kernel;
 use cuelight_shaders::kv::PositionBytes;
-use cuelight_shaders::op::{Batch, DenoiseParams, NO_SECOND_TEXT};
+use cuelight_shaders::op::{Batch, DenoiseParams, NO_SECOND_TEXT, Sight};
 use cuelight_shaders::recurrent::NO_SLOT;
 
 use crate::engine::{
-    AdapterUse, BLOCK_TOKENS, Canvas, EngineLimits, LogitsWanted, RowSamplingParams, SequenceRows, SlotId, Step,
+    AdapterUse, BLOCK_TOKENS, Canvas, EmbeddingRows, EngineLimits, LogitsWanted, RowSamplingParams, SequenceRows,
+    SlotId, Step,
 };
 use crate::graph::{Graph, Node, Rows, ValueId};
 
@@ -23,7 +24,7 @@ pub(super) struct RaggedRows {
     pub hidden: Vec<u32>,
     state_from: Vec<u32>,
     state_to: Vec<u32>,
-    canvases: Vec<bool>,
+    sights: Vec<Sight>,
     second_texts: Vec<u32>,
     denoised: Vec<DenoiseParams>,
 }
@@ -41,7 +42,7 @@ impl RaggedRows {
             state_to: &self.state_to,
             adapters,
             adapter_slots: &[],
-            canvases: &self.canvases,
+            sights: &self.sights,
             second_texts: &self.second_texts,
             denoised: &self.denoised,
         }
@@ -64,18 +65,22 @@ impl RaggedRows {
             self.hidden.extend(sequence.hidden_rows().map(|row| (first + row) as u32));
         }
         self.fill_state(step);
-        self.fill_canvases(step);
+        self.fill_sights(step);
+        self.fill_denoised(step);
         self.fill_second_texts(step);
     }
 
-    fn fill_canvases(&mut self, step: &Step) {
-        self.canvases.clear();
-        self.denoised.clear();
-        if step.sequences.iter().all(|sequence| sequence.canvas.is_none()) {
-            return;
+    fn fill_sights(&mut self, step: &Step) {
+        self.sights.clear();
+        self.sights.extend(step.sequences.iter().map(SequenceRows::sight));
+        if self.sights.iter().all(|sight| *sight == Sight::Before) {
+            self.sights.clear();
         }
+    }
+
+    fn fill_denoised(&mut self, step: &Step) {
+        self.denoised.clear();
         for SequenceRows { canvas, .. } in &step.sequences {
-            self.canvases.push(canvas.is_some());
             let Some(Canvas { temperature, sampling, draws }) = canvas else { continue };
             let of_row = |random: &u64| DenoiseParams {
                 temperature: *temperature,
@@ -182,6 +187,7 @@ pub(super) fn validate(step: &Step, limits: &EngineLimits) -> Result<(), String>
             return Err(format!("sequence {index} has token {token} of a vocabulary of {}", limits.vocab_size));
         }
         validate_canvas(index, sequence, limits)?;
+        validate_embeddings(index, sequence, limits)?;
         let given = match (limits.canvas, &sequence.canvas) {
             (Some(limits), Some(_)) if !sequence.hidden.is_empty() => sequence.tokens.len() * limits.width,
             _ if limits.hidden.reads => sequence.tokens.len() * limits.hidden.width,
@@ -255,24 +261,42 @@ fn validate_state(step: &Step, slots: usize) -> Result<(), String> {
     Ok(())
 }
 
+/// Checks that given embeddings belong to rows, ascending, and exist.
+fn validate_embeddings(index: usize, sequence: &SequenceRows, limits: &EngineLimits) -> Result<(), String> {
+    let width = limits.embedding_width;
+    if width == 0 && !sequence.embeddings.is_empty() {
+        return Err(format!("sequence {index} gives embeddings, but the engine takes none"));
+    }
+    let mut next = 0;
+    for EmbeddingRows { first, values, range } in &sequence.embeddings {
+        let given = values.len() / width;
+        if range.start > range.end || range.end > given || !values.len().is_multiple_of(width) {
+            return Err(format!("sequence {index} uses the embeddings {range:?} of {given}"));
+        }
+        if *first < next || first + range.len() > sequence.tokens.len() {
+            let rows = sequence.tokens.len();
+            return Err(format!("sequence {index} gives {} embeddings from row {first} of {rows} on", range.len()));
+        }
+        next = first + range.len();
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{AdapterLimits, CanvasLimits, HiddenLimits, HiddenRows, SequenceRows, StepId};
+    use crate::engine::{CanvasLimits, HiddenLimits, HiddenRows, SequenceRows, StepId};
 
     fn limits() -> EngineLimits {
         EngineLimits {
-            adapters: AdapterLimits::default(),
             vocab_size: 10,
             context_tokens: 40,
             kv_blocks: 4,
-            state_slots: 0,
             max_batched_tokens: 8,
             max_sequences: 2,
             max_logits_rows: 4,
             hidden: HiddenLimits { width: 8, max_rows: 2, ..HiddenLimits::default() },
-            canvas: None,
-            device: String::new(),
+            ..EngineLimits::default()
         }
     }
 
@@ -378,6 +402,24 @@ mod tests {
         let given = SequenceRows { hidden: vec![1.0; 4], ..rows(2, 0, &[0]) };
         let step = Step { id: StepId(0), sequences: vec![rows(1, 0, &[1]), given] };
         assert_eq!(step.graph_inputs(&limits), [[0.0, 0.0, 1.0, 1.0, 1.0, 1.0]]);
+    }
+
+    #[test]
+    fn given_embeddings_belong_to_rows_and_exist() {
+        let limits = EngineLimits { embedding_width: 2, ..limits() };
+        let given = |first, range| EmbeddingRows { first, values: [1.0, 2.0, 3.0, 4.0, 5.0, 6.0].into(), range };
+        let of = |embeddings| SequenceRows { embeddings, ..rows(4, 0, &[0]) };
+        let validated = |embeddings| validate(&Step { id: StepId(0), sequences: vec![of(embeddings)] }, &limits);
+        assert_eq!(validated(vec![given(0, 0..3), given(3, 2..3)]), Ok(()));
+        let refused = |embeddings| validated(embeddings).unwrap_err();
+        assert_eq!(refused(vec![given(0, 2..4)]), "sequence 0 uses the embeddings 2..4 of 3");
+        assert_eq!(refused(vec![given(2, 0..3)]), "sequence 0 gives 3 embeddings from row 2 of 4 on");
+        assert_eq!(refused(vec![given(1, 0..2), given(2, 0..1)]), "sequence 0 gives 1 embeddings from row 2 of 4 on");
+        check(vec![of(vec![given(0, 0..1)])], Err("sequence 0 gives embeddings, but the engine takes none"));
+        let step = Step { id: StepId(0), sequences: vec![rows(1, 0, &[1]), of(vec![given(1, 1..3)])] };
+        let none = [0.0; 3];
+        let expected = [none, none, [1.0, 3.0, 4.0], [1.0, 5.0, 6.0], none].concat();
+        assert_eq!(step.graph_inputs(&limits), [expected]);
     }
 
     #[test]

@@ -361,21 +361,18 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::{AdapterLimits, HiddenLimits, LogitsWanted, StepId};
+    use crate::engine::{LogitsWanted, StepId};
 
     fn limits() -> EngineLimits {
         EngineLimits {
-            adapters: AdapterLimits::default(),
             vocab_size: 100,
             context_tokens: 64,
             kv_blocks: 16,
-            state_slots: 0,
             max_batched_tokens: 32,
             max_sequences: 8,
             max_logits_rows: 8,
-            hidden: HiddenLimits::default(),
-            canvas: None,
             device: String::new(),
+            ..EngineLimits::default()
         }
     }
 

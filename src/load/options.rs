@@ -98,6 +98,8 @@ pub struct LoadOptions {
     pub section: Section,
     /// Whether steps may return the hidden values of all rows, not only of one row of each sequence.
     pub returns_hidden: bool,
+    /// Whether a step may give the embeddings of rows, as those of images.
+    pub takes_embeddings: bool,
     /// The longest sequence in tokens; `None` for the model's own limit, or less if memory is short.
     pub context_tokens: Option<usize>,
     /// Most sequences in a step.
@@ -171,6 +173,7 @@ impl LoadOptions {
             source: Source::File(path.into()),
             section: Section::default(),
             returns_hidden: false,
+            takes_embeddings: false,
             context_tokens: None,
             max_sequences: 16,
             max_batched_tokens: 512,

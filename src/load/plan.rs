@@ -138,8 +138,8 @@ fn check_canvases(model: &ModelGraph, checkpoint: &dyn Checkpoint, options: &Loa
 
 /// What is built of the checkpoint.
 fn build_options(options: &LoadOptions) -> BuildOptions {
-    let LoadOptions { section, context_tokens, adapters, .. } = *options;
-    BuildOptions { section, context_tokens, adapters }
+    let LoadOptions { section, context_tokens, adapters, takes_embeddings, .. } = *options;
+    BuildOptions { section, context_tokens, adapters, takes_embeddings }
 }
 
 /// What adapters of a model must fit.
@@ -190,6 +190,7 @@ fn limits(model: &ModelGraph, options: &LoadOptions) -> EngineLimits {
         max_logits_rows: if is_only { 0 } else { max_logits_rows },
         hidden: HiddenLimits { width, max_rows, whole_sequences, all_rows: options.returns_hidden, reads },
         canvas: h.denoising.map(|rule| CanvasLimits { tokens: rule.tokens, width: h.hidden_size }),
+        embedding_width: if options.takes_embeddings { h.hidden_size } else { 0 },
         device: String::new(),
     }
 }

@@ -41,6 +41,7 @@ pub mod weights;
 
 use cuelight_shaders::add::Add;
 use cuelight_shaders::embed::Embed;
+use cuelight_shaders::given_rows::GivenRows;
 use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::rms_norm::RmsNorm;
 use cuelight_shaders::scale::Scale;
@@ -77,6 +78,8 @@ pub struct BuildOptions {
     pub context_tokens: Option<usize>,
     /// The adapters that can change the model; `None` for a model without adapters.
     pub adapters: Option<AdapterLimits>,
+    /// Whether a step may give the embeddings of rows.
+    pub takes_embeddings: bool,
 }
 
 /// A model as a graph that a backend can run.
@@ -125,7 +128,7 @@ impl ModelGraph {
         let family = arch::of(checkpoint)?;
         let hyperparameters = HyperParameters::read(checkpoint, family, options.context_tokens)?;
         let mut builder = Builder::new(checkpoint, family, &hyperparameters, options.adapters);
-        let embedding = build_ops(&mut builder, options.section).map_err(|error| error.in_file(checkpoint))?;
+        let embedding = build_ops(&mut builder, options).map_err(|error| error.in_file(checkpoint))?;
         builder.weights.check_all_layer_tensors_used(&hyperparameters.architecture, hyperparameters.layers.len())?;
         let weights_bytes = builder.weights.bytes();
         let Builder { graph, projections, norms, .. } = builder;
@@ -136,20 +139,24 @@ impl ModelGraph {
 }
 
 /// Embedding, layers, output.
-fn build_ops(builder: &mut Builder<'_>, section: Section) -> Result<EmbeddingSpec, BuildError> {
+fn build_ops(builder: &mut Builder<'_>, options: &BuildOptions) -> Result<EmbeddingSpec, BuildError> {
     let h = builder.h;
     let table = builder.weights.matrix("token_embd.weight", h.vocab_size, h.hidden_size)?;
     let table_factor = builder.weights.factor("token_embd")?;
     let embedded = Embed::new(table.clone(), h.embedding_scale * table_factor);
     let x = builder.graph.push_one(embedded, &[])?;
-    let x = vocabulary::adapt_embedding(builder, x)?;
+    let mut x = vocabulary::adapt_embedding(builder, x)?;
+    if options.takes_embeddings {
+        let given = builder.graph.take(h.hidden_size + 1);
+        x = builder.graph.push_one(GivenRows, &[x, given])?;
+    }
     let mut x = add_positions_and_text(builder, x)?;
     match builder.family.embedding_norm {
         EmbeddingNorm::Never => {}
         EmbeddingNorm::Unweighted => x = builder.norm_by(vec![1.0; h.hidden_size].into(), x)?,
         EmbeddingNorm::Stored => x = builder.norm("token_embd_norm", x)?,
     }
-    if section == Section::Prediction {
+    if options.section == Section::Prediction {
         x = prediction::join(builder, x)?;
     }
     if h.denoising.is_some() {

@@ -223,8 +223,6 @@ mod tests {
     use cuelight_engine::engine::ExpertResult;
     use cuelight_engine::profile::OpLabel;
 
-    use cuelight_engine::engine::{AdapterLimits, HiddenLimits};
-
     use super::*;
 
     /// Records the rows and logits of each step.
@@ -259,17 +257,14 @@ mod tests {
 
     fn recording_engine() -> RecordingEngine {
         let limits = EngineLimits {
-            adapters: AdapterLimits::default(),
             vocab_size: 10,
             context_tokens: 128,
             kv_blocks: 8,
-            state_slots: 0,
             max_batched_tokens: 32,
             max_sequences: 1,
             max_logits_rows: 1,
-            hidden: HiddenLimits::default(),
-            canvas: None,
             device: "recording".into(),
+            ..EngineLimits::default()
         };
         RecordingEngine { limits, steps: Vec::new() }
     }

@@ -16,9 +16,7 @@ mod world;
 
 use std::time::Duration;
 
-use cuelight_engine::engine::{
-    AdapterLimits, EngineLimits, HiddenLimits, LogitsWanted, RowSamplingParams, StepId, TokenId,
-};
+use cuelight_engine::engine::{EngineLimits, LogitsWanted, RowSamplingParams, StepId, TokenId};
 
 use self::world::*;
 use super::*;
@@ -28,17 +26,14 @@ use crate::core::request::{GenerationError, RequestId, SpeculationOptions, Submi
 
 fn limits() -> EngineLimits {
     EngineLimits {
-        adapters: AdapterLimits::default(),
         vocab_size: 1000,
         context_tokens: 128,
         kv_blocks: 12,
-        state_slots: 0,
         max_batched_tokens: 32,
         max_sequences: 4,
         max_logits_rows: 8,
-        hidden: HiddenLimits::default(),
-        canvas: None,
         device: "none".into(),
+        ..EngineLimits::default()
     }
 }
 
@@ -71,7 +66,6 @@ fn large_limits() -> EngineLimits {
         max_batched_tokens: 256,
         max_sequences: 8,
         max_logits_rows: 64,
-        hidden: HiddenLimits::default(),
         ..limits()
     }
 }

@@ -49,22 +49,18 @@ impl Bucket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{AdapterLimits, HiddenLimits};
 
     #[test]
     fn a_bucket_counts_sequences_only_if_they_have_many_rows() {
         let limits = EngineLimits {
-            adapters: AdapterLimits::default(),
             vocab_size: 0,
             context_tokens: 4096,
             kv_blocks: 0,
-            state_slots: 0,
             max_batched_tokens: 512,
             max_sequences: 64,
             max_logits_rows: 64,
-            hidden: HiddenLimits::default(),
-            canvas: None,
             device: String::new(),
+            ..EngineLimits::default()
         };
         let bucket = |rows_of_each: &[usize]| {
             let of_each = || (0..).zip(rows_of_each);

@@ -18,7 +18,7 @@ use super::{assert_clean, half_of, shared_device};
 use crate::backend::stage::PipelineStage;
 use crate::backend::vulkan::record::Hazards;
 use crate::backend::vulkan::{Device, ExecutionOptions, VulkanStage};
-use crate::engine::{AdapterLimits, EngineLimits, HiddenLimits, LogitsWanted, SequenceRows, Step, StepId};
+use crate::engine::{EngineLimits, LogitsWanted, SequenceRows, Step, StepId};
 use crate::format::gguf::Gguf;
 use crate::graph::{Graph, MemoryLayout, MostRows, ValueId};
 use crate::model::ModelGraph;
@@ -65,17 +65,14 @@ fn a_fused_op_has_the_same_bits_as_its_ops_in_sequence() {
 
 fn limits(model: &ModelGraph) -> EngineLimits {
     EngineLimits {
-        adapters: AdapterLimits::default(),
         vocab_size: model.graph.output().map_or(0, |logits| model.graph.width(logits)),
         context_tokens: 512,
         kv_blocks: 32,
-        state_slots: 0,
         max_batched_tokens: 64,
         max_sequences: 4,
         max_logits_rows: 64,
-        hidden: HiddenLimits::default(),
-        canvas: None,
         device: String::new(),
+        ..EngineLimits::default()
     }
 }
 

@@ -23,7 +23,7 @@ use crate::backend::vulkan::memory::MemoryKind;
 
 use crate::backend::vulkan::record::{CommandPool, Recorder};
 use crate::backend::vulkan::resident::{DeviceCache, DeviceWeights};
-use crate::engine::{AdapterLimits, EngineLimits, HiddenLimits};
+use crate::engine::{EngineLimits, HiddenLimits};
 
 /// The initial content of memory: a NaN, so that a result computed from it is detected.
 const PATTERN: u32 = 0x7fc0_c0de;
@@ -265,17 +265,15 @@ fn layout_with_guards(sizes: &[u64]) -> (Vec<u64>, u64) {
 /// The bucket that an engine with large limits would use.
 pub fn bucket(batch: &CaseBatch) -> Bucket {
     let limits = EngineLimits {
-        adapters: AdapterLimits::default(),
         vocab_size: 0,
         context_tokens: 4096,
         kv_blocks: 0,
-        state_slots: 0,
         max_batched_tokens: 4096,
         max_sequences: 64,
         max_logits_rows: 4096,
         hidden: HiddenLimits { width: 0, max_rows: 4096, ..HiddenLimits::default() },
-        canvas: None,
         device: String::new(),
+        ..EngineLimits::default()
     };
     Bucket::of(&batch.as_batch(&batch.of_sequences()), &limits)
 }
