@@ -78,6 +78,29 @@ pub struct Tile {
     pub(crate) patches: Vec<f32>,
 }
 
+impl Tile {
+    /// A part of an image with its patches.
+    #[must_use]
+    pub fn new(grid: [usize; 2], patches: Vec<f32>) -> Self {
+        Tile { grid, patches }
+    }
+
+    /// The normalized colors of its patches.
+    #[must_use]
+    pub fn patches(&self) -> &[f32] {
+        &self.patches
+    }
+}
+
+impl PreparedImage {
+    /// The number of embedding rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        let rows = |part: &ImagePart| if let ImagePart::Rows(rows) = part { *rows } else { 0 };
+        self.parts.iter().map(rows).sum()
+    }
+}
+
 /// Turns an image into what the encoder takes. It has no weights and may be used by many threads.
 pub trait ImagePreparation: Send + Sync {
     /// How the model takes images.
