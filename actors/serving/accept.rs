@@ -13,7 +13,6 @@ use super::chat_prompt::ChatPrompt;
 use super::constraint;
 use super::error::ApiError;
 use super::generations::Generations;
-use super::image_insertion::ImageSpan;
 use super::image_source::ImageField;
 use super::images::{self, ImageLimits, Parts};
 use super::memory::RequestBudget;
@@ -21,11 +20,9 @@ use super::options::{AdapterChoice, GenerationOptions};
 use super::prompt::{PromptField, PromptTokens};
 use super::request::{OutputOptions, PromptInput, ServingRequest, ToolChoice};
 use super::served::Served;
-use crate::core::prompt_images::{ImageRun, PromptImages};
 use crate::models::Models;
 use crate::output::OutputParser;
 use crate::pipeline::runtime::{OutputRules, ServedModel};
-use crate::pipeline::vision::CachedImage;
 
 /// The server's limits for every request.
 #[derive(Debug, Clone)]
@@ -90,7 +87,7 @@ pub(crate) async fn accept(
     let mut choices = Vec::with_capacity(sequences);
     for prompt in &prompts {
         let parts = served.counted(options.sequences(prompt.tokens.clone(), model.limits.context_tokens))?;
-        let images = prompt_images(prompt, &encoded, &model);
+        let images = images::prompt_images(prompt, &encoded, &model);
         let separates = output.parses_reasoning;
         let reasoning = || rules.reasoning(&model.tokenizer, &prompt.text, output.reasoning_budget);
         let reasoning = separates.then(reasoning).flatten();
@@ -186,16 +183,6 @@ fn check_images(fields: &[ImageField], options: &GenerationOptions) -> Result<()
     }
     let message = "the tokens of a prompt with images have no log-probabilities; leave `prompt_logprobs` out";
     Err(ApiError::Unsupported { param: "prompt_logprobs".to_owned(), message: message.to_owned() })
-}
-
-/// The images of a prompt, with the positions of their rows.
-fn prompt_images(prompt: &PromptTokens, encoded: &[CachedImage], model: &ServedModel) -> PromptImages {
-    let run = |span: &ImageSpan| {
-        let image = encoded.get(span.image)?.image.clone();
-        Some(ImageRun { position: span.position, rows: span.rows.clone(), image })
-    };
-    let see_each_other = model.images.as_ref().is_some_and(|images| images.spec().rows_see_each_other);
-    PromptImages::new(prompt.images.iter().filter_map(run).collect(), see_each_other)
 }
 
 async fn tokens_of(

@@ -12,8 +12,11 @@ use super::blocking::on_blocking_thread;
 use super::error::ApiError;
 use super::image_fetch::{ImageHost, fetch};
 use super::image_file::{ImageFile, ImageFileError};
+use super::image_insertion::ImageSpan;
 use super::image_source::{ImageField, ImageSource, decode_base64, too_large};
 use super::memory::RequestBudget;
+use super::prompt::PromptTokens;
+use crate::core::prompt_images::{ImageRun, PromptImages};
 use crate::core::request::SubmitError;
 use crate::pipeline::runtime::ServedModel;
 use crate::pipeline::vision::{CachedImage, EncodeError, ImageId, ModelImages};
@@ -31,9 +34,18 @@ pub struct ImageLimits {
     pub hosts: Arc<[ImageHost]>,
 }
 
+impl ImageLimits {
+    /// Default of [`ImageLimits::count`].
+    pub const COUNT: usize = 16;
+    /// Default of [`ImageLimits::bytes`].
+    pub const BYTES: usize = 20 << 20;
+    /// Default of [`ImageLimits::pixels`].
+    pub const PIXELS: usize = 32 << 20;
+}
+
 impl Default for ImageLimits {
     fn default() -> Self {
-        ImageLimits { count: 16, bytes: 20 << 20, pixels: 32 << 20, hosts: Arc::default() }
+        ImageLimits { count: Self::COUNT, bytes: Self::BYTES, pixels: Self::PIXELS as u64, hosts: Arc::default() }
     }
 }
 
@@ -97,6 +109,16 @@ pub(crate) async fn measure(
         memory.shrink_to(before);
     }
     Ok(measured)
+}
+
+/// The images of a prompt, with the positions of their rows.
+pub(crate) fn prompt_images(prompt: &PromptTokens, encoded: &[CachedImage], model: &ServedModel) -> PromptImages {
+    let run = |span: &ImageSpan| {
+        let image = encoded.get(span.image)?.image.clone();
+        Some(ImageRun { position: span.position, rows: span.rows.clone(), image })
+    };
+    let see_each_other = model.images.as_ref().is_some_and(|images| images.spec().rows_see_each_other);
+    PromptImages::new(prompt.images.iter().filter_map(run).collect(), see_each_other)
 }
 
 /// The images of a model that can take those of a request. `None` for a request without.
