@@ -169,6 +169,14 @@ impl Weight {
         Weight::new(name, Format::F32, rows, columns, bytes.into()).expect("the number of values matches the shape")
     }
 
+    /// The same bytes as a matrix of another shape, for a tensor with more than two dimensions.
+    ///
+    /// # Errors
+    /// [`WeightError`] when a row is not a whole number of blocks, or the shape has another number of values.
+    pub fn reshaped(&self, rows: usize, columns: usize) -> Result<Self, WeightError> {
+        Weight::new(&self.name, self.format, rows, columns, self.bytes.clone())
+    }
+
     /// A weight with the name, format and columns of `like` and `rows` rows, but without bytes: memory on a device that
     /// is filled later.
     #[must_use]

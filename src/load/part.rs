@@ -23,13 +23,13 @@ use crate::graph::{Graph, MemoryLayout, Node};
 use crate::memory;
 
 /// The device of a model part.
-pub(super) enum Target {
+pub(crate) enum Target {
     Cpu,
     Vulkan(Box<DeviceInfo>, Arc<Instance>),
 }
 
 /// A part of a model, and its device.
-pub(super) struct ModelPart {
+pub(crate) struct ModelPart {
     pub target: Target,
     /// Its graphs: more than one where the CPU computes experts between them.
     pub graphs: Vec<Graph>,

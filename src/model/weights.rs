@@ -79,6 +79,24 @@ impl<'a> Weights<'a> {
         Ok(weight)
     }
 
+    /// The tensor `name`, which has more than two dimensions, as a matrix, [rows, columns].
+    ///
+    /// # Errors
+    /// As [`Weights::matrix`].
+    pub fn flattened(&mut self, name: &str, rows: usize, columns: usize) -> Result<Weight, ModelError> {
+        let stored = self.checkpoint.weight(name)?;
+        let weight = stored.reshaped(rows, columns).map_err(|_| ModelError::TensorShape {
+            file: self.file(),
+            tensor: name.to_owned(),
+            found: [stored.rows, stored.columns],
+            expected: [rows, columns],
+        })?;
+        if self.used.insert(name.to_owned()) {
+            self.bytes += weight.byte_len() as u64;
+        }
+        Ok(weight)
+    }
+
     /// [`Weights::matrix`], or `None` when the file has no such tensor.
     ///
     /// # Errors

@@ -7,10 +7,28 @@
 //! # Layout, in reading order
 //!
 //! - [`error`]: why a tower cannot be used, and why an image cannot be prepared
+//! - [`family`]: the projectors, one declarative file each; [`sizes`]: the keys of a file, checked
+//! - [`canvas`], [`resample`]: an image in another size
+//! - [`division`]: an image as tiles; [`patches`]: a tile as patches; [`parts`]: what stands for tiles in the prompt
+//! - [`preparation`]: all of this for one image
+//! - [`tower`], [`head`]: the ops before and after patches are merged; [`merge`]: the merging between them
+//! - [`encoder`]: runs them
 //! - [`mod@plan`]: the plan of a tower, and loading by it
 
+pub mod canvas;
+pub mod division;
+pub mod encoder;
 pub mod error;
+pub mod family;
+pub mod head;
+pub mod merge;
+pub mod parts;
+pub mod patches;
 pub mod plan;
+pub mod preparation;
+pub mod resample;
+pub mod sizes;
+pub mod tower;
 
 use std::path::PathBuf;
 
@@ -85,7 +103,14 @@ impl Tile {
         Tile { grid, patches }
     }
 
-    /// The normalized colors of its patches.
+    /// Patches of a row, and rows of patches.
+    #[must_use]
+    pub fn grid(&self) -> [usize; 2] {
+        self.grid
+    }
+
+    /// [patches, values of a patch]: the normalized colors, in the order in which the encoder computes the patches. A patch has
+    /// its red values row by row, then its green and its blue ones.
     #[must_use]
     pub fn patches(&self) -> &[f32] {
         &self.patches

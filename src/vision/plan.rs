@@ -1,43 +1,141 @@
-//! The plan of a vision tower: what its headers say, before anything large is allocated.
+//! The plan of a vision tower: what its headers say, before its memory is reserved.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use super::{ImageEncoder, ImagePreparation, VisionError, VisionOptions};
+use cuelight_shaders::attention::KvType;
+use cuelight_shaders::layer_state::LayerState;
+
+use super::encoder::{TileShape, TowerEncoder};
+use super::error::VisionError;
+use super::family::{self, Family};
+use super::head;
+use super::preparation::Preparation;
+use super::sizes::TowerSizes;
+use super::tower::{TowerBuilder, has_class_token, kv_shape};
+use super::{ImageEncoder, ImagePreparation, VisionOptions};
 use crate::cancel::LoadCancel;
-use crate::load::LoadError;
+use crate::checkpoint::{Checkpoint, OpenError};
+use crate::format::gguf::Gguf;
+use crate::format::hugging_face::Directory;
+use crate::graph::Graph;
+use crate::load::{LoadError, LoadOptions, ModelPart, Target};
 use crate::mapped_file::ModelFiles;
+use crate::model::builder::BuildError;
+use crate::model::weights::Weights;
 
 /// A vision tower whose headers are read.
 pub struct VisionPlan {
-    preparation: Arc<dyn ImagePreparation>,
+    preparation: Arc<Preparation>,
+    part: ModelPart,
+    shape: TileShape,
+    options: LoadOptions,
     files: ModelFiles,
+    description: String,
 }
 
-/// Reads the headers of a vision tower. Allocates nothing of its size.
+/// Reads the headers of a vision tower. Of its weights only small ones are read.
 ///
 /// # Errors
 /// [`LoadError`] when the file is not a vision tower that can be computed on this device.
 pub fn plan(options: &VisionOptions) -> Result<VisionPlan, LoadError> {
-    Err(VisionError::NoTower { file: options.path.display().to_string() }.into())
+    let file = open(&options.path)?;
+    let family = family_of(&*file)?;
+    let sizes = TowerSizes::read(&*file, family)?;
+    let built = build(&*file, family, &sizes).map_err(|error| error.in_file(&*file))?;
+    let options = load_options(options);
+    let target = Target::find(options.device.0[0], &options)?;
+    let graphs = [built.tower, built.head].map(|graph| target.fuse(graph)).into();
+    let states = vec![LayerState::of_kv(kv_shape(&sizes))];
+    let mut part = ModelPart { target, graphs, states, weights_bytes: 0 };
+    part.count_weights();
+    let side = sizes.image();
+    Ok(VisionPlan {
+        preparation: Arc::new(Preparation::new(family, &sizes, built.width)),
+        part,
+        shape: built.shape,
+        options,
+        files: file.files().clone(),
+        description: format!("{}, {} layers, {side} x {side}", family.tower, sizes.layers),
+    })
+}
+
+/// A file, or the tower of a directory.
+fn open(path: &Path) -> Result<Box<dyn Checkpoint>, OpenError> {
+    if path.is_dir() { Ok(Box::new(Directory::open_vision_tower(path)?)) } else { Ok(Box::new(Gguf::open(path)?)) }
+}
+
+/// The family of a file.
+fn family_of(file: &dyn Checkpoint) -> Result<&'static Family, LoadError> {
+    let name = || file.path().display().to_string();
+    let architecture = file.str("general.architecture")?;
+    if architecture != "clip" {
+        return Err(VisionError::NotVision { file: name(), found: architecture.to_owned() }.into());
+    }
+    let projector = match file.optional_str("clip.projector_type")? {
+        None | Some("") => file.optional_str("clip.vision.projector_type")?,
+        found => found,
+    };
+    let projector = projector.ok_or_else(|| VisionError::NoTower { file: name() })?;
+    family::of(projector).ok_or_else(|| {
+        VisionError::UnknownProjector { file: name(), found: projector.to_owned(), known: family::known() }.into()
+    })
+}
+
+/// The graphs of a tower.
+struct Built {
+    tower: Graph,
+    head: Graph,
+    shape: TileShape,
+    /// Values of an embedding row.
+    width: usize,
+}
+
+fn build(file: &dyn Checkpoint, family: &'static Family, sizes: &TowerSizes) -> Result<Built, BuildError> {
+    let mut weights = Weights::new(file);
+    let shape = TileShape::new(sizes, family.merging, usize::from(has_class_token(&weights)));
+    let mut builder = TowerBuilder { weights: &mut weights, graph: Graph::default(), sizes, gelu: family.gelu };
+    builder.build()?;
+    let tower = builder.graph;
+    let head = head::build(&mut weights, family.head, shape.merged.width(), sizes.epsilon)?;
+    let width = head.output().map_or(0, |output| head.width(output));
+    Ok(Built { tower, head, shape, width })
+}
+
+/// The options of a load on one device, with keys and values as they are computed.
+fn load_options(options: &VisionOptions) -> LoadOptions {
+    LoadOptions {
+        device: options.device.into(),
+        threads: options.threads.max(1),
+        kernel: options.kernel,
+        tuning: options.tuning,
+        vulkan: options.vulkan.clone(),
+        activation_bits: options.activation_bits,
+        kv_type: KvType::F32,
+        ..LoadOptions::new(&options.path)
+    }
 }
 
 impl VisionPlan {
     /// Turns images into what the encoder takes.
     #[must_use]
     pub fn preparation(&self) -> Arc<dyn ImagePreparation> {
-        Arc::clone(&self.preparation)
+        Arc::clone(&self.preparation) as _
     }
 
     /// The device whose memory it uses; `None` for the host's memory.
     #[must_use]
     pub fn device_memory(&self) -> Option<String> {
-        None
+        self.part.target.own_memory(&self.options)
     }
 
     /// Bytes of its weights and of its working memory.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        0
+        let limits = self.shape.limits();
+        let footprint = self.part.footprint(&self.options, &limits);
+        let kv = footprint.kv_block * limits.kv_blocks as u64;
+        footprint.weights + footprint.scratch + kv + self.shape.host_bytes()
     }
 
     /// Its files, which must not change while it is used.
@@ -49,7 +147,7 @@ impl VisionPlan {
     /// The tower for people: "SigLIP, 27 layers, 896 x 896".
     #[must_use]
     pub fn describe(&self) -> String {
-        String::new()
+        self.description.clone()
     }
 
     /// Loads the weights and reserves the working memory.
@@ -57,8 +155,9 @@ impl VisionPlan {
     /// # Errors
     /// [`LoadError`] when the device fails, the file has changed, or the load was cancelled.
     pub fn load(self, cancel: &LoadCancel) -> Result<Box<dyn ImageEncoder>, LoadError> {
-        cancel.check()?;
-        let file = self.files.paths().first().map(|path| path.display().to_string()).unwrap_or_default();
-        Err(VisionError::NoTower { file }.into())
+        let stage = self.part.build(&self.options, &self.shape.limits(), &mut |_| cancel.check());
+        // An error that was found in a file that changed meanwhile means nothing.
+        self.files.check()?;
+        Ok(Box::new(TowerEncoder::new(stage?, self.shape, self.files)))
     }
 }

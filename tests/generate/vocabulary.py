@@ -42,14 +42,14 @@ TURN_TEMPLATE = (
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 
-def byte_level() -> Tokenizer:
-    """Three special tokens, the 256 bytes, and merges learnt from the sample."""
+def byte_level(special: list[str] = SPECIAL, size: int = SIZE) -> Tokenizer:
+    """Special tokens, by default three, the 256 bytes, and merges learnt from the sample."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=SIZE,
-        special_tokens=SPECIAL,
+        vocab_size=size,
+        special_tokens=special,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
@@ -57,25 +57,27 @@ def byte_level() -> Tokenizer:
     return tokenizer
 
 
-def write_byte_level(writer: gguf.GGUFWriter) -> None:
-    tokenizer = byte_level()
+def write_byte_level(
+    writer: gguf.GGUFWriter, special: list[str] = SPECIAL, size: int = SIZE, template: str = CHATML_TEMPLATE
+) -> None:
+    tokenizer = byte_level(special, size)
     ids = tokenizer.get_vocab()
     tokens = sorted(ids, key=ids.get)
-    assert len(tokens) == SIZE, len(tokens)
+    assert len(tokens) == size, len(tokens)
     merges = [" ".join(pair) for pair in _merges(tokenizer)]
 
     control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
-    writer.add_token_types([control if token in SPECIAL else normal for token in tokens])
+    writer.add_token_types([control if token in special else normal for token in tokens])
     writer.add_token_merges(merges)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
     writer.add_pad_token_id(2)
     writer.add_add_bos_token(False)
-    writer.add_chat_template(CHATML_TEMPLATE)
+    writer.add_chat_template(template)
 
 
 def _merges(tokenizer: Tokenizer) -> list[list[str]]:

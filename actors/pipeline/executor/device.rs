@@ -266,7 +266,9 @@ fn call_engine<E: Engine, T>(
             let error = EngineError::InvalidStep { step: step_and_micro_batch(step).0, reason };
             return Err(DeviceReport::Refused { step, reason: error.to_string() });
         }
-        Ok(Err(error)) => error.to_string(),
+        Ok(Err(error @ (EngineError::DeviceLost(_) | EngineError::FileChanged(_) | EngineError::Cancelled))) => {
+            error.to_string()
+        }
         Err(panic) => format!("the engine panicked: {}", panic_message(panic.as_ref())),
     };
     Err(drop_engine(slot, reason))

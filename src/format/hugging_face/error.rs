@@ -44,6 +44,8 @@ pub enum HuggingFaceFault {
     WrongValue { key: String, found: String, wanted: String },
     #[error("model_type {found:?} is not supported from safetensors; supported are: {known}; a GGUF version may load")]
     UnknownModelType { found: String, known: String },
+    #[error("model_type {found:?} has no vision tower that is supported from safetensors; supported are: {known}")]
+    UnknownTower { found: String, known: String },
     #[error(
         "is quantized with {method:?}, which is not supported from safetensors; use unquantized weights or a GGUF version"
     )]

@@ -15,6 +15,7 @@
 //! - `adapter`: where adapters find a module's weight
 //! - `sentence`: how embeddings are made; `ranking`: which models are rerankers
 //! - [`text`]: tokenizer, chat template, tokens that end a text; `pieces`: what belongs to a `tokenizer.model`
+//! - `vision`: the tower of a model that sees images
 //! - `small_files`: the files other than weights
 
 mod adapter;
@@ -50,6 +51,7 @@ mod stored;
 mod table;
 mod text;
 mod transform;
+mod vision;
 
 use std::collections::HashMap;
 use std::fmt;

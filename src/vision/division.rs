@@ -1,0 +1,218 @@
+//! How an image becomes tiles of the size that a tower takes.
+
+use super::RgbImage;
+use super::canvas::Canvas;
+use super::resample::{Filter, resized, resized_part};
+
+/// How an image becomes tiles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Division {
+    /// One tile that the image is stretched to.
+    Stretched,
+    /// One tile with the image in the middle, on a square of the mean color.
+    Padded,
+    /// One tile with the middle of the image.
+    Cropped,
+    /// The longest side is scaled to `longest` pixels, both sides are then stretched to whole tiles. With more than one tile an
+    /// overview follows. Source: Laurençon et al. 2024, "Building and better understanding vision-language models" (Idefics3).
+    LongestSide {
+        /// Pixels.
+        longest: usize,
+    },
+    /// The grid of tiles whose proportions are next to those of the image. With more than one tile an overview follows.
+    /// Source: Chen et al. 2024, "How Far Are We to GPT-4V?" (InternVL 1.5).
+    NearestGrid {
+        /// Fewest tiles.
+        fewest: usize,
+        /// Most tiles.
+        most: usize,
+    },
+}
+
+/// Most pixels of the longest side of an image that is divided.
+const LONGEST_SIDE: usize = 4096;
+
+/// The tiles of an image.
+#[derive(Debug, PartialEq)]
+pub struct Divided {
+    /// Columns and rows of tiles; 0 if the image is not divided. An overview follows the tiles of a divided image.
+    pub tiles: [usize; 2],
+    /// The tiles, row by row, then the overview.
+    pub images: Vec<RgbImage>,
+}
+
+impl Divided {
+    fn whole(image: RgbImage) -> Self {
+        Divided { tiles: [0, 0], images: vec![image] }
+    }
+}
+
+impl Division {
+    /// The most tiles of an image, with the overview, for tiles of `side` pixels.
+    #[must_use]
+    pub fn most_tiles(self, side: usize) -> usize {
+        match self {
+            Division::Stretched | Division::Padded | Division::Cropped => 1,
+            // The shorter side is rounded up to an even number.
+            Division::LongestSide { longest } => {
+                let longest = longest.min(LONGEST_SIDE);
+                longest.div_ceil(side) * (longest + 1).div_ceil(side) + 1
+            }
+            Division::NearestGrid { most, .. } => most + 1,
+        }
+    }
+
+    /// The tiles of an image with pixels. `mean` is the mean color.
+    #[must_use]
+    pub fn divide(self, image: &RgbImage, side: usize, filter: Filter, mean: [u8; 3]) -> Divided {
+        let to = |size: [usize; 2], image: &RgbImage| resized(&Canvas::of(image), size, filter);
+        match self {
+            Division::Stretched => Divided::whole(to([side; 2], image)),
+            Division::Padded => Divided::whole(resized(&Canvas::square(image, mean), [side; 2], filter)),
+            Division::Cropped => Divided::whole(cropped(image, side, filter)),
+            Division::LongestSide { longest } => {
+                let scaled = to(scaled_to_longest(image.size(), longest), image);
+                let whole = to(whole_tiles(scaled.size(), side), &scaled);
+                let overview = |whole: &RgbImage| to([side; 2], whole);
+                cut(&whole, side, overview)
+            }
+            Division::NearestGrid { fewest, most } => {
+                let grid = nearest_grid(image.size(), side, [fewest, most]);
+                cut(&to(grid.map(|count| count * side), image), side, |_| to([side; 2], image))
+            }
+        }
+    }
+}
+
+/// The tiles of an image of whole tiles, and its overview if there is more than one.
+fn cut(image: &RgbImage, side: usize, overview: impl Fn(&RgbImage) -> RgbImage) -> Divided {
+    let tiles @ [columns, rows] = image.size().map(|length| length / side);
+    if columns * rows == 1 {
+        return Divided::whole(image.clone());
+    }
+    let corners = (0..rows).flat_map(|row| (0..columns).map(move |column| [column * side, row * side]));
+    let images = corners.map(|corner| image.part(corner, [side; 2]));
+    Divided { tiles, images: images.chain([overview(image)]).collect() }
+}
+
+/// The middle of an image whose shortest side becomes that of a tile.
+fn cropped(image: &RgbImage, side: usize, filter: Filter) -> RgbImage {
+    let shortest = image.size()[0].min(image.size()[1]);
+    let size = image.size().map(|length| side * length / shortest);
+    let middle = size.map(|length| (length - side) / 2..(length - side) / 2 + side);
+    resized_part(&Canvas::of(image), size, middle, filter)
+}
+
+/// The size of an image whose longest side becomes `longest` pixels; the other is rounded down, then up to an even number.
+fn scaled_to_longest([width, height]: [usize; 2], longest: usize) -> [usize; 2] {
+    let proportion = width as f64 / height as f64;
+    let even = |length: f64| (length as usize).next_multiple_of(2).max(1);
+    let [width, height] = if width >= height {
+        [longest, even(longest as f64 / proportion)]
+    } else {
+        [even(longest as f64 * proportion), longest]
+    };
+    limited([width, height])
+}
+
+/// The size with a longest side of at most [`LONGEST_SIDE`].
+fn limited([width, height]: [usize; 2]) -> [usize; 2] {
+    if width.max(height) <= LONGEST_SIDE {
+        return [width, height];
+    }
+    let proportion = width as f64 / height as f64;
+    if width >= height {
+        [LONGEST_SIDE, ((LONGEST_SIDE as f64 / proportion) as usize).max(1)]
+    } else {
+        [((LONGEST_SIDE as f64 * proportion) as usize).max(1), LONGEST_SIDE]
+    }
+}
+
+/// The size of whole tiles: the longest side rounded up, then the other in proportion and rounded up.
+fn whole_tiles([width, height]: [usize; 2], side: usize) -> [usize; 2] {
+    let proportion = width as f64 / height as f64;
+    let up = |length: usize| length.max(1).next_multiple_of(side);
+    if width >= height {
+        [up(width), up((up(width) as f64 / proportion) as usize)]
+    } else {
+        [up((up(height) as f64 * proportion) as usize), up(height)]
+    }
+}
+
+/// Columns and rows of the grid of `fewest` to `most` tiles whose proportions are next to those of an image. Of grids with the
+/// same proportions the one with more tiles, as long as these are at most twice as large as the image.
+fn nearest_grid([width, height]: [usize; 2], side: usize, [fewest, most]: [usize; 2]) -> [usize; 2] {
+    let proportion = width as f64 / height as f64;
+    let all = (1..=most).flat_map(|columns| (1..=most).map(move |rows| [columns, rows]));
+    let mut grids: Vec<[usize; 2]> = all.filter(|[x, y]| (fewest..=most).contains(&(x * y))).collect();
+    grids.sort_by_key(|[columns, rows]| columns * rows);
+    let (mut best, mut least) = ([1, 1], f64::INFINITY);
+    for grid @ [columns, rows] in grids {
+        let distance = (proportion - columns as f64 / rows as f64).abs();
+        let is_filled = (width * height) as f64 > 0.5 * (side * side * columns * rows) as f64;
+        if distance < least || distance == least && is_filled {
+            (best, least) = (grid, distance);
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(width: u32, height: u32) -> RgbImage {
+        RgbImage { width, height, pixels: vec![100; (3 * width * height) as usize] }
+    }
+
+    #[test]
+    fn the_longest_side_gives_the_grid() {
+        let divide = |width, height| {
+            let divided =
+                Division::LongestSide { longest: 40 }.divide(&image(width, height), 10, Filter::Lanczos, [0; 3]);
+            let sizes = divided.images.iter().all(|image| image.size() == [10, 10]);
+            assert!(sizes && divided.images.len() == divided.tiles[0] * divided.tiles[1] + 1);
+            divided.tiles
+        };
+        assert_eq!(divide(100, 100), [4, 4]);
+        assert_eq!(divide(3, 2), [4, 3]);
+        assert_eq!(divide(20, 100), [1, 4]);
+        assert_eq!(divide(1000, 1), [4, 1]);
+        let one = Division::LongestSide { longest: 10 }.divide(&image(10, 10), 10, Filter::Lanczos, [0; 3]);
+        assert_eq!((one.tiles, one.images.len()), ([0, 0], 1));
+    }
+
+    #[test]
+    fn the_nearest_grid_has_the_proportions_of_the_image() {
+        assert_eq!(nearest_grid([448, 448], 448, [1, 12]), [1, 1]);
+        assert_eq!(nearest_grid([896, 448], 448, [1, 12]), [2, 1]);
+        assert_eq!(nearest_grid([2000, 2000], 448, [1, 12]), [3, 3]);
+        assert_eq!(nearest_grid([1, 5000], 448, [1, 12]), [1, 12]);
+    }
+
+    #[test]
+    fn no_image_has_more_tiles_than_stated() {
+        for (division, side) in [
+            (Division::LongestSide { longest: 45 }, 10),
+            (Division::LongestSide { longest: 40 }, 10),
+            (Division::NearestGrid { fewest: 1, most: 6 }, 10),
+        ] {
+            for (width, height) in [(1, 1), (7, 90), (90, 7), (44, 45), (45, 45), (1, 300), (33, 31)] {
+                let divided = division.divide(&image(width, height), side, Filter::Bilinear, [0; 3]);
+                assert!(divided.images.len() <= division.most_tiles(side), "{division:?} {width} x {height}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_single_tile_has_the_size_of_the_tower() {
+        for division in [Division::Stretched, Division::Padded, Division::Cropped] {
+            for (width, height) in [(1, 1), (30, 7), (7, 30), (500, 2)] {
+                let divided = division.divide(&image(width, height), 12, Filter::Bicubic, [100; 3]);
+                assert_eq!(divided.images.len(), 1);
+                assert_eq!(divided.images[0].size(), [12, 12], "{division:?} {width} x {height}");
+                assert!(divided.images[0].pixels.iter().all(|color| *color == 100));
+            }
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Gemma 3: one square of 896 pixels, 256 rows that see each other.
+//!
+//! Source: Gemma Team 2025, "Gemma 3 Technical Report".
+
+use cuelight_shaders::activate::Pointwise;
+
+use super::{Family, HeadOp, Merging};
+use crate::vision::ImagePart;
+use crate::vision::division::Division;
+use crate::vision::parts::{Arrangement, Parts};
+use crate::vision::resample::Filter;
+
+pub(super) const FAMILY: Family = Family {
+    projector: "gemma3",
+    tower: "SigLIP",
+    gelu: Pointwise::GeluTanh,
+    merging: Merging::Mean,
+    merge: 4,
+    head: &[HeadOp::RmsNorm("mm.soft_emb_norm"), HeadOp::LinearOfColumns("mm.input_projection")],
+    division: |_| Division::Stretched,
+    filter: Filter::Bilinear,
+    placeholder: "<start_of_image>",
+    row_token: "<image_soft_token>",
+    rows_see_each_other: true,
+    parts,
+};
+
+fn parts(of: &Arrangement) -> Vec<ImagePart> {
+    Parts::default().text("\n\n<start_of_image>").rows(of.rows_of_tile()).text("<end_of_image>\n\n").into_parts()
+}

@@ -1,0 +1,38 @@
+//! InternVL 2.5 and 3: tiles in a grid with the proportions of the image, then an overview.
+//!
+//! Source: Chen et al. 2024, "How Far Are We to GPT-4V?".
+
+use cuelight_shaders::activate::Pointwise;
+
+use super::{Family, HeadOp, Merging};
+use crate::vision::ImagePart;
+use crate::vision::division::Division;
+use crate::vision::parts::{Arrangement, Parts};
+use crate::vision::resample::Filter;
+
+pub(super) const FAMILY: Family = Family {
+    projector: "internvl",
+    tower: "InternViT",
+    gelu: Pointwise::Gelu,
+    merging: Merging::Joined,
+    merge: 2,
+    head: &[
+        HeadOp::LayerNorm("mm.model.mlp.0", 1e-5),
+        HeadOp::Linear("mm.model.mlp.1"),
+        HeadOp::Gelu,
+        HeadOp::Linear("mm.model.mlp.3"),
+    ],
+    division: |keys| Division::NearestGrid {
+        fewest: keys.fewest_tiles.unwrap_or(1),
+        most: keys.most_tiles.unwrap_or(12),
+    },
+    filter: Filter::Bicubic,
+    placeholder: "<IMG_CONTEXT>",
+    row_token: "<IMG_CONTEXT>",
+    rows_see_each_other: false,
+    parts,
+};
+
+fn parts(of: &Arrangement) -> Vec<ImagePart> {
+    Parts::default().text("<img>").rows(of.count() * of.rows_of_tile()).text("</img>").into_parts()
+}

@@ -1,0 +1,30 @@
+//! LLaVA 1.5: one square with the whole image, the rows before the last layer of CLIP.
+//!
+//! Source: Liu et al. 2023, "Improved Baselines with Visual Instruction Tuning".
+
+use cuelight_shaders::activate::Pointwise;
+
+use super::{Family, HeadOp, Merging};
+use crate::vision::ImagePart;
+use crate::vision::division::Division;
+use crate::vision::parts::{Arrangement, Parts};
+use crate::vision::resample::Filter;
+
+pub(super) const FAMILY: Family = Family {
+    projector: "mlp",
+    tower: "CLIP",
+    gelu: Pointwise::Gelu,
+    merging: Merging::Joined,
+    merge: 1,
+    head: &[HeadOp::Linear("mm.0"), HeadOp::Gelu, HeadOp::Linear("mm.2")],
+    division: |keys| if keys.is_cropped { Division::Cropped } else { Division::Padded },
+    filter: Filter::Bicubic,
+    placeholder: "<image>",
+    row_token: "<image>",
+    rows_see_each_other: false,
+    parts,
+};
+
+fn parts(of: &Arrangement) -> Vec<ImagePart> {
+    Parts::default().rows(of.rows_of_tile()).into_parts()
+}

@@ -1,0 +1,71 @@
+//! The ops of a projector: from merged rows to embedding rows.
+
+use cuelight_shaders::activate::{Activate, Pointwise};
+use cuelight_shaders::layer_norm::LayerNorm;
+use cuelight_shaders::matmul::Linear;
+use cuelight_shaders::rms_norm::RmsNorm;
+use cuelight_shaders::weight::Weight;
+
+use super::family::HeadOp;
+use crate::graph::{Graph, ValueId};
+use crate::model::builder::BuildError;
+use crate::model::weights::Weights;
+
+/// The graph of a projector for rows of `width` values. Norms without an epsilon of their own have that of the tower.
+///
+/// # Errors
+/// [`BuildError`] when a tensor is missing or has the wrong shape.
+pub fn build(weights: &mut Weights<'_>, ops: &[HeadOp], width: usize, epsilon: f32) -> Result<Graph, BuildError> {
+    let mut graph = Graph::default();
+    let mut x = graph.take(width);
+    for op in ops {
+        x = push(&mut graph, weights, *op, epsilon, x)?;
+    }
+    Ok(graph)
+}
+
+fn push(
+    graph: &mut Graph,
+    weights: &mut Weights<'_>,
+    op: HeadOp,
+    epsilon: f32,
+    x: ValueId,
+) -> Result<ValueId, BuildError> {
+    let width = graph.width(x);
+    match op {
+        HeadOp::LayerNorm(stem, epsilon) => {
+            let weight = weights.vector(&format!("{stem}.weight"), width)?;
+            let bias = weights.optional_vector(&format!("{stem}.bias"), width)?;
+            Ok(graph.push_one(LayerNorm::new(weight, bias, epsilon)?, &[x])?)
+        }
+        HeadOp::RmsNorm(stem) => {
+            let weight = weights.vector(&format!("{stem}.weight"), width)?;
+            Ok(graph.push_one(RmsNorm::new(weight, epsilon), &[x])?)
+        }
+        HeadOp::Linear(stem) => {
+            let name = format!("{stem}.weight");
+            // A missing tensor is reported as such, and not as one of another shape.
+            let rows = weights.rows(&name).unwrap_or(1);
+            let matrix = weights.matrix(&name, rows, width)?;
+            let bias = weights.optional_vector(&format!("{stem}.bias"), rows)?;
+            Ok(graph.push_one(Linear::new(vec![matrix], vec![bias])?, &[x])?)
+        }
+        HeadOp::LinearOfColumns(stem) => {
+            let name = format!("{stem}.weight");
+            let outputs = weights.columns(&name).unwrap_or(1);
+            let matrix = transposed(&weights.matrix(&name, width, outputs)?);
+            Ok(graph.push_one(Linear::new(vec![matrix], vec![None])?, &[x])?)
+        }
+        HeadOp::Gelu => Ok(graph.push_one(Activate::new(Pointwise::Gelu), &[x])?),
+    }
+}
+
+/// The matrix with a row for each column, in float32.
+fn transposed(matrix: &Weight) -> Weight {
+    let values = matrix.to_f32();
+    let [rows, columns] = [matrix.rows, matrix.columns];
+    let of_column = |column: usize| (0..rows).map(move |row| (row, column));
+    let transposed: Vec<f32> =
+        (0..columns).flat_map(of_column).map(|(row, column)| values[row * columns + column]).collect();
+    Weight::from_f32(&matrix.name, columns, rows, &transposed)
+}

@@ -1,0 +1,57 @@
+//! Turns an image into tiles of normalized patches, and says what stands for them in the prompt.
+
+use super::division::{Divided, Division};
+use super::error::ImageError;
+use super::family::Family;
+use super::parts::Arrangement;
+use super::patches::Patches;
+use super::sizes::TowerSizes;
+use super::{ImagePreparation, ImageSpec, PreparedImage, RgbImage};
+
+/// The preparation of images for a tower.
+#[derive(Debug)]
+pub struct Preparation {
+    spec: ImageSpec,
+    family: &'static Family,
+    division: Division,
+    patches: Patches,
+    /// Pixels of a side of a tile.
+    side: usize,
+}
+
+impl Preparation {
+    /// The preparation for a tower of these sizes and embedding rows of `width` values.
+    #[must_use]
+    pub fn new(family: &'static Family, sizes: &TowerSizes, width: usize) -> Self {
+        let division = (family.division)(&sizes.division);
+        let rows_of_side = sizes.grid / sizes.patches.merge;
+        let spec = ImageSpec {
+            placeholder: family.placeholder.to_owned(),
+            row_token: family.row_token.to_owned(),
+            rows_see_each_other: family.rows_see_each_other,
+            width,
+            max_rows: division.most_tiles(sizes.image()) * rows_of_side * rows_of_side,
+        };
+        Preparation { spec, family, division, patches: sizes.patches.clone(), side: sizes.image() }
+    }
+
+    /// The mean color in 8 bits.
+    fn mean_color(&self) -> [u8; 3] {
+        self.patches.mean.map(|mean| (mean * 255.0) as u8)
+    }
+}
+
+impl ImagePreparation for Preparation {
+    fn spec(&self) -> &ImageSpec {
+        &self.spec
+    }
+
+    fn prepare(&self, image: &RgbImage) -> Result<PreparedImage, ImageError> {
+        image.check()?;
+        let Divided { tiles, images } = self.division.divide(image, self.side, self.family.filter, self.mean_color());
+        let merged = self.patches.side * self.patches.merge;
+        let rows = images.first().map_or([0, 0], |image| image.size().map(|length| length / merged));
+        let parts = (self.family.parts)(&Arrangement { tiles, rows });
+        Ok(PreparedImage { parts, tiles: images.iter().map(|image| self.patches.tile(image)).collect() })
+    }
+}

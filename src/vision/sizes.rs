@@ -1,0 +1,184 @@
+//! The sizes of a vision tower, from the keys of its file.
+
+use std::fmt::Display;
+
+use super::error::VisionError;
+use super::family::{DivisionKeys, Family};
+use super::patches::Patches;
+use crate::checkpoint::Checkpoint;
+use crate::load::LoadError;
+
+/// The sizes of a vision tower.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TowerSizes {
+    /// How images become patches.
+    pub patches: Patches,
+    /// Patches of a side of a tile.
+    pub grid: usize,
+    /// Values of a row.
+    pub hidden: usize,
+    /// Values of a row between the matrices of a feed-forward.
+    pub feed_forward: usize,
+    /// Layers that are computed.
+    pub layers: usize,
+    /// Whether these are all layers, so that the norm after the last one follows.
+    pub has_last_layer: bool,
+    /// Heads of attention, which divide `hidden`.
+    pub heads: usize,
+    /// The epsilon of norms.
+    pub epsilon: f32,
+    /// The activation of the feed-forwards.
+    pub activation: TowerActivation,
+    /// How images become tiles.
+    pub division: DivisionKeys,
+}
+
+/// The activation of the feed-forwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TowerActivation {
+    /// The GELU of the family.
+    Gelu,
+    /// SiLU.
+    Silu,
+    /// `x / (1 + e^(-1.702 x))`.
+    QuickGelu,
+}
+
+/// Most patches of a side of a tile.
+const MOST_GRID: usize = 256;
+/// Most patches of a side of a square that becomes one row.
+const MOST_MERGE: usize = 16;
+/// Most pixels of a side of a patch.
+const MOST_PATCH: usize = 256;
+/// Most tiles of an image.
+const MOST_TILES: usize = 64;
+
+impl TowerSizes {
+    /// Reads and checks the keys of a file.
+    ///
+    /// # Errors
+    /// [`LoadError::Gguf`] when a key is missing, [`LoadError::Vision`] when it has a value that is not computed.
+    pub fn read(file: &dyn Checkpoint, family: &Family) -> Result<Self, LoadError> {
+        let keys = Keys(file);
+        let side = keys.within("patch_size", 1, MOST_PATCH)?;
+        let image = keys.within("image_size", side, MOST_GRID * side)?;
+        let merge = match keys.optional("projector.scale_factor")? {
+            Some(_) => keys.within("projector.scale_factor", 1, MOST_MERGE)?,
+            None => family.merge,
+        };
+        let grid = image / side;
+        if grid % merge != 0 {
+            return Err(keys.fault("image_size", image, format!("a multiple of {merge} patches of {side} pixels")));
+        }
+        let hidden = keys.within("embedding_length", 1, 1 << 16)?;
+        let heads = keys.within("attention.head_count", 1, hidden)?;
+        if hidden % heads != 0 {
+            return Err(keys.fault("attention.head_count", heads, format!("a divisor of {hidden}")));
+        }
+        let (layers, has_last_layer) = keys.layers()?;
+        let [mean, deviation] = [keys.colors("image_mean")?, keys.colors("image_std")?];
+        Ok(TowerSizes {
+            patches: Patches { side, merge, mean, deviation },
+            grid,
+            hidden,
+            feed_forward: keys.within("feed_forward_length", 1, 1 << 20)?,
+            layers,
+            has_last_layer,
+            heads,
+            epsilon: file.f32(&key("attention.layer_norm_epsilon"))?,
+            activation: keys.activation()?,
+            division: keys.division(grid * side)?,
+        })
+    }
+
+    /// Pixels of a side of a tile.
+    #[must_use]
+    pub fn image(&self) -> usize {
+        self.grid * self.patches.side
+    }
+}
+
+/// A key of the tower.
+fn key(name: &str) -> String {
+    format!("clip.vision.{name}")
+}
+
+/// The keys of the tower in a file.
+struct Keys<'a>(&'a dyn Checkpoint);
+
+impl Keys<'_> {
+    fn fault(&self, name: &str, found: impl Display, wanted: String) -> LoadError {
+        let file = self.0.path().display().to_string();
+        VisionError::Key { file, key: key(name), found: found.to_string(), wanted }.into()
+    }
+
+    fn optional(&self, name: &str) -> Result<Option<usize>, LoadError> {
+        Ok(self.0.optional_u32(&key(name))?.map(|value| value as usize))
+    }
+
+    /// A number between two others.
+    fn within(&self, name: &str, least: usize, most: usize) -> Result<usize, LoadError> {
+        let value = self.0.u32(&key(name))? as usize;
+        if (least..=most).contains(&value) {
+            Ok(value)
+        } else {
+            Err(self.fault(name, value, format!("between {least} and {most}")))
+        }
+    }
+
+    /// Three numbers, of which a deviation is not 0.
+    fn colors(&self, name: &str) -> Result<[f32; 3], LoadError> {
+        let values = self.0.floats(&key(name))?;
+        let is_usable =
+            |values: &[f32; 3]| values.iter().all(|value| value.is_finite() && (name != "image_std" || *value > 0.0));
+        let usable = values.first_chunk().filter(|values| is_usable(values)).copied();
+        usable.ok_or_else(|| self.fault(name, format!("{values:?}"), "a number for each of three colors".to_owned()))
+    }
+
+    /// The number of layers that are computed: all, or those before the rows that the projector reads. And whether these are all.
+    fn layers(&self) -> Result<(usize, bool), LoadError> {
+        let all = self.within("block_count", 1, 1 << 10)?;
+        match self.0.optional_integers(&key("feature_layer"))?.as_deref() {
+            None | Some([]) => Ok((all, true)),
+            Some([layer]) if (1..=all as i64).contains(layer) => Ok((*layer as usize, *layer == all as i64)),
+            Some(layers) => Err(self.fault("feature_layer", format!("{layers:?}"), format!("one of the {all} layers"))),
+        }
+    }
+
+    fn activation(&self) -> Result<TowerActivation, LoadError> {
+        let is_set = |name: &str| self.0.optional_bool(name).map(Option::unwrap_or_default);
+        Ok(match (is_set("clip.use_gelu")?, is_set("clip.use_silu")?) {
+            (true, _) => TowerActivation::Gelu,
+            (false, true) => TowerActivation::Silu,
+            (false, false) => TowerActivation::QuickGelu,
+        })
+    }
+
+    /// Whether the sides of an image that are longer than a tile are cut off. Otherwise the others are padded.
+    fn is_cropped(&self) -> Result<bool, LoadError> {
+        const NAME: &str = "image_aspect_ratio";
+        match self.0.optional_str(&key(NAME))? {
+            None | Some("pad") => Ok(false),
+            Some("square") => Ok(true),
+            Some(found) => Err(self.fault(NAME, format!("{found:?}"), "\"pad\" or \"square\"".to_owned())),
+        }
+    }
+
+    fn division(&self, side: usize) -> Result<DivisionKeys, LoadError> {
+        let keys = DivisionKeys {
+            side,
+            longest: self.optional("preproc_image_size")?,
+            fewest_tiles: self.optional("preproc_min_tiles")?,
+            most_tiles: self.optional("preproc_max_tiles")?,
+            is_cropped: self.is_cropped()?,
+        };
+        let limits =
+            [("preproc_image_size", keys.longest, 1 << 16), ("preproc_max_tiles", keys.most_tiles, MOST_TILES)];
+        match limits.iter().find(|(_, value, most)| value.is_some_and(|value| value == 0 || value > *most)) {
+            Some((name, value, most)) => {
+                Err(self.fault(name, value.unwrap_or_default(), format!("between 1 and {most}")))
+            }
+            None => Ok(keys),
+        }
+    }
+}

@@ -1,0 +1,435 @@
+"""Writes tiny random models that see images, and what transformers makes of some images and computes with them.
+
+    python tests/generate/vision.py LLAMA_CPP [NAME ...]      (needs torch, transformers, torchvision, pillow, tokenizers, gguf)
+
+LLAMA_CPP is a checkout of llama.cpp, whose converter writes the vision towers. Writes `tests/fixtures/vision/NAME`:
+
+- `text.gguf`: the language model; `mmproj.gguf`: the tower and its projector
+- `mmproj-*.gguf`: the same values in other formats
+- `directory`: the tower as published on the Hugging Face Hub
+- `expected.json`: of some images the text that stands for them, the colors of their tiles and their embedding rows; and the
+  log-probabilities of a prompt with the first image
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Callable
+
+import gguf
+import numpy as np
+import safetensors.torch
+import torch
+import transformers
+from gguf import GGMLQuantizationType as Format
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
+
+import families
+import oracle
+import vocabulary
+from checkpoint import Checkpoint, rope, sizes
+
+SIZE = 320
+# Width and height; the first has its rows compared and is in the prompt.
+IMAGES = [(61, 37), (20, 50), (28, 28), (3, 1)]
+PROMPT = "<|im_start|>user\nThe harbour {} was quiet before the storm.<|im_end|>\n<|im_start|>assistant\n"
+CONTINUATION = 12
+TEXT = dict(vocab_size=SIZE, hidden_size=32, intermediate_size=48, num_hidden_layers=2)
+TOWER = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, image_size=28, patch_size=7)
+MEAN, DEVIATION = [0.5, 0.45, 0.4], [0.25, 0.3, 0.35]
+COLORS = dict(image_mean=MEAN, image_std=DEVIATION)
+SEVEN = [f"<row_{row}_col_{column}>" for row in range(1, 4) for column in range(1, 4)]
+
+
+@dataclass(frozen=True)
+class Vision:
+    """One model: transformers' classes and sizes, and how its processor writes images."""
+
+    text: Checkpoint
+    model: type
+    config: Callable[..., object]
+    # What the names of the language model's tensors start with.
+    text_prefix: str
+    processor: object
+    special: list[str]
+    placeholder: str
+    row_token: str
+    rows_of_tile: int
+    # The text that stands for an image, from what the processor returns.
+    expanded: Callable[[dict, "Vision"], str]
+    merge: int
+    # Changes of `config.json` that transformers does not write.
+    changes: Callable[[dict], None] = lambda config: None
+    # The start of a tensor's name as transformers writes it, and in published models.
+    published: tuple[str, str] = ("", "")
+    preprocessor: dict | None = None
+    writes_own_file: bool = False
+    rounded: bool = False
+    marks_rows: bool = False
+
+
+def smolvlm_text(returned: dict, vision: Vision) -> str:
+    rows, columns = returned["rows"][0][0], returned["cols"][0][0]
+    return get_image_prompt_string(rows, columns, vision.rows_of_tile, "<fake_token_around_image>", "<image>", "<global-img>")
+
+
+def gemma_text(returned: dict, vision: Vision) -> str:
+    return f"\n\n<start_of_image>{vision.row_token * vision.rows_of_tile}<end_of_image>\n\n"
+
+
+def internvl_text(returned: dict, vision: Vision) -> str:
+    return f"<img>{vision.row_token * vision.rows_of_tile * int(returned['num_patches'][0])}</img>"
+
+
+def llava_text(returned: dict, vision: Vision) -> str:
+    return vision.row_token * vision.rows_of_tile
+
+
+def internvl_changes(config: dict) -> None:
+    config["architectures"] = ["InternVisionModel"]
+    config["vision_config"]["architectures"] = ["InternVisionModel"]
+    config["max_dynamic_patch"] = 4
+
+
+GEMMA_TOWER = TOWER | dict(image_size=56)
+# The converter knows numbers of the projector's tensors up to that of the last layer.
+INTERN_TOWER = TOWER | dict(num_hidden_layers=4, intermediate_size=48, image_size=[28, 28], patch_size=[7, 7], attention_bias=True)
+MODELS = {
+    "idefics3": Vision(
+        Checkpoint(families.LLAMA, sizes(**TEXT, rope_parameters=rope()), {"*": Format.F16}),
+        transformers.SmolVLMForConditionalGeneration,
+        lambda text, token: transformers.SmolVLMConfig(
+            text_config=text, vision_config=TOWER, scale_factor=2, image_token_id=token),
+        "model.text_model.",
+        Idefics3ImageProcessorPil(size={"longest_edge": 84}, max_image_size={"longest_edge": 28}, return_row_col_info=True,
+                                  **COLORS),
+        ["<fake_token_around_image>", "<image>", "<global-img>", *SEVEN],
+        "<image>", "<image>", 4, smolvlm_text, 2,
+        preprocessor=dict(size={"longest_edge": 84}, max_image_size={"longest_edge": 28}),
+        rounded=True,
+    ),
+    "gemma3": Vision(
+        Checkpoint(families.GEMMA3, families.GEMMA3_SIZES | TEXT | dict(layer_types=["sliding_attention", "full_attention"]),
+                   {"*": Format.F16}),
+        transformers.Gemma3ForConditionalGeneration,
+        lambda text, token: transformers.Gemma3Config(
+            text_config=text, vision_config=GEMMA_TOWER, mm_tokens_per_image=4, image_token_index=token),
+        "model.language_model.",
+        Gemma3ImageProcessorPil(size={"height": 56, "width": 56}, **COLORS),
+        ["<start_of_image>", "<end_of_image>", "<image_soft_token>"],
+        "<start_of_image>", "<image_soft_token>", 4, gemma_text, 4,
+        preprocessor=dict(image_seq_length=4),
+        published=("vision_tower.", "vision_tower.vision_model."),
+        marks_rows=True,
+    ),
+    "internvl": Vision(
+        Checkpoint(families.QWEN2, sizes(**TEXT, rope_parameters=rope()), {"*": Format.F16}),
+        transformers.InternVLForConditionalGeneration,
+        lambda text, token: transformers.InternVLConfig(
+            text_config=text, vision_config=INTERN_TOWER,
+            image_token_id=token, tie_word_embeddings=False),
+        "model.language_model.",
+        GotOcr2ImageProcessorPil(size={"height": 28, "width": 28}, crop_to_patches=True, max_patches=4, **COLORS),
+        ["<img>", "</img>", "<IMG_CONTEXT>"],
+        "<IMG_CONTEXT>", "<IMG_CONTEXT>", 4, internvl_text, 2,
+        changes=internvl_changes,
+        preprocessor=dict(size={"height": 28, "width": 28}, max_patches=4),
+        published=("", "model."),
+    ),
+    "llava": Vision(
+        Checkpoint(families.LLAMA, sizes(**TEXT, rope_parameters=rope()), {"*": Format.F16}),
+        transformers.LlavaForConditionalGeneration,
+        lambda text, token: transformers.LlavaConfig(
+            text_config=text, vision_config=transformers.CLIPVisionConfig(**TOWER | dict(num_hidden_layers=3)),
+            image_token_id=token, vision_feature_layer=-2, vision_feature_select_strategy="default"),
+        "model.language_model.",
+        LlavaImageProcessorPil(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28}, do_pad=True, **COLORS),
+        ["<image>"],
+        "<image>", "<image>", 16, llava_text, 1,
+        preprocessor=dict(size={"shortest_edge": 28}, do_center_crop=True, do_pad=True),
+        published=("vision_tower.", "vision_tower.vision_model."),
+        writes_own_file=True,
+    ),
+}  # fmt: skip
+
+
+def image(width: int, height: int) -> np.ndarray:
+    """[height, width, 3]: the formula of `tests/vision_encoders.rs`."""
+    y, x, color = np.ogrid[:height, :width, :3]
+    return ((x * 7 + y * 13 + color * 50 + x * y % 17 * 5) % 256).astype(np.uint8)
+
+
+def template(placeholder: str) -> str:
+    return (
+        "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{% if message['content'] is string %}"
+        "{{ message['content'] }}{% else %}{% for part in message['content'] %}{% if part['type'] == 'image' %}"
+        + placeholder
+        + "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+
+
+def draw(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Values that keep activations near 1."""
+    noise = rng.standard_normal(shape)
+    if re.search(r"norm\w*\.weight$", name) and len(shape) == 1:
+        return 0.2 * noise if "soft_emb" in name else 1 + 0.2 * noise
+    if "lambda_" in name:
+        return 0.7 + 0.2 * noise
+    if name.endswith(".bias"):
+        return 0.3 * noise
+    if len(shape) == 1 or "position_embedding" in name or "cls_token" in name:
+        return 0.5 * noise
+    inputs = shape[0] if name.endswith("projection_weight") else np.prod(shape[1:])
+    return (2.0 if re.search("[qk]_proj", name) else 1.0) / np.sqrt(inputs) * noise
+
+
+def round_to(name: str, values: np.ndarray) -> np.ndarray:
+    """Values that Q8_0, F16 or BF16 store exactly, as `store_rounded` chooses."""
+    if values.ndim == 1 or "position" in name:
+        return values
+    format = Format.F16 if values.ndim == 4 else Format.BF16 if "connector" in name else Format.Q8_0
+    return gguf.quants.dequantize(gguf.quants.quantize(values, format), format).reshape(values.shape)
+
+
+def store_rounded(path: Path, out: Path) -> None:
+    """A copy of a tower with matrices in Q8_0, the kernel of patches in F16 and the projection in BF16."""
+    reader = gguf.GGUFReader(path)
+    writer = gguf.GGUFWriter(out, "clip")
+    for field in reader.fields.values():
+        if field.name.startswith("GGUF.") or field.name == "general.architecture":
+            continue
+        kind = field.types[0]
+        writer.add_key_value(field.name, field.contents(), kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
+    for tensor in reader.tensors:
+        values, format = tensor.data, Format.F32
+        if len(tensor.shape) == 4:
+            format = Format.F16
+        elif tensor.name.startswith("v.blk.") and len(tensor.shape) == 2:
+            format = Format.Q8_0
+        elif tensor.name.startswith("mm.") and len(tensor.shape) == 2:
+            format = Format.BF16
+        stored = gguf.quants.quantize(values, format)
+        assert np.array_equal(gguf.quants.dequantize(stored, format).reshape(values.shape), values), tensor.name
+        writer.add_tensor(tensor.name, stored, raw_dtype=format)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_text(path: Path, name: str, vision: Vision, rng) -> tuple[object, dict[str, torch.Tensor]]:
+    """The language model; returns transformers' configuration and weights."""
+    special = vocabulary.SPECIAL + vision.special
+    family = replace(vision.text.family, write_vocabulary=lambda writer: vocabulary.write_byte_level(
+        writer, special, SIZE, template(vision.placeholder)))  # fmt: skip
+    checkpoint = replace(vision.text, family=family)
+    config, shapes = families.layers_of(checkpoint)
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[family.architecture])
+    families.write_metadata(writer, name, checkpoint, config)
+    family.write_vocabulary(writer)
+    state = families.write_weights(writer, checkpoint, config, shapes, rng)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return config, state
+
+
+def whole_model(vision: Vision, config, text_state: dict, token: int, rng) -> torch.nn.Module:
+    """The model with the weights of the language model's file and random ones for the tower."""
+    whole = vision.config(config, token)
+    whole._attn_implementation = "eager"
+    model = vision.model(whole).to(torch.float32).eval()
+    renamed = {re.sub(r"^model\.", vision.text_prefix, key): value for key, value in text_state.items()}
+    state = {}
+    for key, value in model.state_dict().items():
+        if key in renamed or key == "lm_head.weight":
+            continue
+        values = draw(key, tuple(value.shape), rng).astype(np.float32)
+        values = round_to(key, values) if vision.rounded else values
+        if key.endswith("input_projection_weight"):
+            # The converter stores this one in half precision.
+            values = values.astype(np.float16).astype(np.float32)
+        state[key] = torch.from_numpy(np.ascontiguousarray(values)).to(value.dtype)
+    state = {key: value for key, value in state.items() if "position_ids" not in key}
+    missing, unexpected = model.load_state_dict(state | renamed, strict=False)
+    assert not unexpected and not [key for key in missing if key != "lm_head.weight" and "position_ids" not in key], (missing, unexpected)
+    model.tie_weights()
+    return model
+
+
+def convert(folder: Path, out: Path, llama_cpp: Path) -> None:
+    """Writes the tower with llama.cpp's converter."""
+    command = [sys.executable, llama_cpp / "convert_hf_to_gguf.py", "--mmproj", "--outtype", "f32", "--outfile", out, folder]
+    environment = os.environ | {"PYTHONPATH": str(llama_cpp / "gguf-py")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def write_clip(path: Path, vision: Vision, model: torch.nn.Module) -> None:
+    """The tower of LLaVA with the keys and names of llama.cpp's older converter, which keeps no layers after the one that is read."""
+    config = model.config.vision_config
+    layers = config.num_hidden_layers + model.config.vision_feature_layer + 1
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_bool("clip.has_vision_encoder", True)
+    writer.add_bool("clip.has_llava_projector", True)
+    writer.add_string("clip.projector_type", "mlp")
+    numbers = dict(image_size=config.image_size, patch_size=config.patch_size, embedding_length=config.hidden_size,
+                   feed_forward_length=config.intermediate_size, projection_dim=config.projection_dim,
+                   block_count=layers)  # fmt: skip
+    for key, value in numbers.items():
+        writer.add_uint32(f"clip.vision.{key}", value)
+    writer.add_uint32("clip.vision.attention.head_count", config.num_attention_heads)
+    writer.add_float32("clip.vision.attention.layer_norm_epsilon", config.layer_norm_eps)
+    writer.add_array("clip.vision.image_mean", MEAN)
+    writer.add_array("clip.vision.image_std", DEVIATION)
+    writer.add_array("clip.vision.feature_layer", [layers])
+    writer.add_bool("clip.use_gelu", False)
+    names = {
+        r"model\.vision_tower\.(?:vision_model\.)?": "", r"embeddings\.class_embedding": "v.class_embd",
+        r"embeddings\.patch_embedding": "v.patch_embd", r"embeddings\.position_embedding": "v.position_embd",
+        r"pre_layrnorm": "v.pre_ln", r"encoder\.layers": "v.blk", r"self_attn\.([qkv])_proj": r"attn_\1",
+        r"self_attn\.out_proj": "attn_out", r"layer_norm(\d)": r"ln\1",
+        # The older converter exchanges these names.
+        r"mlp\.fc1": "ffn_down", r"mlp\.fc2": "ffn_up",
+        r"model\.multi_modal_projector\.linear_1": "mm.0", r"model\.multi_modal_projector\.linear_2": "mm.2",
+    }  # fmt: skip
+    for key, value in model.state_dict().items():
+        layer = re.search(r"encoder\.layers\.(\d+)", key)
+        is_read = ("vision_tower" in key or "projector" in key) and "post_layernorm" not in key and "position_ids" not in key
+        if not is_read or layer and int(layer[1]) >= layers:
+            continue
+        for pattern, name in names.items():
+            key = re.sub(pattern, name, key)
+        writer.add_tensor(key, value.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_tower(path: Path, vision: Vision, model: torch.nn.Module, llama_cpp: Path) -> None:
+    """The file of the tower, and its directory without the language model."""
+    with tempfile.TemporaryDirectory() as name:
+        # The converter writes the name of the directory into the file.
+        folder = Path(name) / f"tiny-{path.parent.name}"
+        model.save_pretrained(folder)
+        config = json.loads((folder / "config.json").read_text())
+        vision.changes(config)
+        old, new = vision.published
+        weights = safetensors.torch.load_file(folder / "model.safetensors")
+        weights = {new + name.removeprefix(old) if name.startswith(old) else name: values for name, values in weights.items()}
+        safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "preprocessor_config.json").write_text(json.dumps(COLORS | (vision.preprocessor or {})) + "\n")
+        if vision.writes_own_file:
+            write_clip(path, vision, model)
+        else:
+            convert(folder, path, llama_cpp)
+        directory = path.parent / "directory"
+        directory.mkdir(exist_ok=True)
+        for kept in ("config.json", "preprocessor_config.json"):
+            shutil.copy(folder / kept, directory / kept)
+        tower = {name: values for name, values in weights.items() if not re.search("language_model|text_model|lm_head|head\\.", name)}
+        safetensors.torch.save_file(tower, directory / "model.safetensors", metadata={"format": "pt"})
+        (directory / "model.safetensors").chmod(0o644)
+
+
+class Seen:
+    """A model with an image in its prompt, with the interface that `oracle` expects."""
+
+    def __init__(self, model: torch.nn.Module, vision: Vision, pixels: torch.Tensor, token: int):
+        self.model, self.vision, self.pixels, self.token = model, vision, pixels, token
+
+    def __call__(self, input_ids: torch.Tensor, use_cache: bool):
+        marks = {"token_type_ids": (input_ids == self.token).long()} if self.vision.marks_rows else {}
+        return self.model(input_ids=input_ids, pixel_values=self.pixels, use_cache=use_cache, **marks)
+
+
+@torch.inference_mode()
+def rows_of(model: torch.nn.Module, vision: Vision, pixels: torch.Tensor) -> np.ndarray:
+    layer = {"vision_feature_layer": -2, "vision_feature_select_strategy": "default", "output_hidden_states": True}
+    options = layer if "llava" in type(model).__module__ else {}
+    found = model.model.get_image_features(pixel_values=pixels, **options).pooler_output
+    found = torch.cat([tile.reshape(-1, tile.shape[-1]) for tile in found])
+    return found.numpy()
+
+
+def processed(vision: Vision, size: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor, str]:
+    """What the model takes, the tiles in its colors, and the text."""
+    returned = vision.processor(images=[image(*size)], return_tensors="pt")
+    pixels = returned["pixel_values"].float()
+    tiles = pixels.reshape(-1, *pixels.shape[-3:])
+    return pixels, tiles, vision.expanded(returned, vision)
+
+
+def digits(tile: torch.Tensor) -> str:
+    levels = 255 * (tile.numpy() * np.array(DEVIATION)[:, None, None] + np.array(MEAN)[:, None, None])
+    assert np.abs(levels - levels.round()).max() < 1e-3
+    return levels.round().astype(np.uint8).tobytes().hex()
+
+
+def generate(name: str, vision: Vision, llama_cpp: Path) -> None:
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    folder = families.FIXTURES / "vision" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = vocabulary.byte_level(vocabulary.SPECIAL + vision.special, SIZE)
+    token = tokenizer.token_to_id(vision.row_token)
+    config, text_state = write_text(folder / "text.gguf", name, vision, rng)
+    model = whole_model(vision, config, text_state, token, rng)
+    write_tower(folder / "mmproj.gguf", vision, model, llama_cpp)
+    if vision.rounded:
+        store_rounded(folder / "mmproj.gguf", folder / "mmproj-q8_0.gguf")
+    images = []
+    for index, size in enumerate(IMAGES):
+        pixels, tiles, text = processed(vision, size)
+        is_first = index == 0
+        rows = rows_of(model, vision, pixels).reshape(-1).tolist() if is_first or len(tiles) == 1 and index == 1 else []
+        kept = tiles if is_first or len(tiles) == 1 else []
+        images.append(dict(width=size[0], height=size[1], text=text, tiles=[digits(tile) for tile in kept],
+                           rows=[oracle.rounded(value) for value in rows]))  # fmt: skip
+    pixels, _, text = processed(vision, IMAGES[0])
+    tokens = tokenizer.encode(PROMPT.format(text)).ids
+    seen = Seen(model, vision, pixels, token)
+    oracle.write_json(folder / "expected.json", {
+        "oracle": f"transformers {transformers.__version__} {type(model).__name__}, float32",
+        "sha256": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.glob("*.gguf"))},
+        "placeholder": vision.placeholder,
+        "row_token": vision.row_token,
+        "row_token_id": token,
+        "width": config.hidden_size,
+        "rounded": ["mmproj-q8_0.gguf"] if vision.rounded else [],
+        "image_mean": MEAN,
+        "image_std": DEVIATION,
+        "patch": TOWER["patch_size"],
+        "merge": vision.merge,
+        "rows_see_each_other": vision.marks_rows,
+        "images": images,
+        "prompt": PROMPT.format(vision.placeholder),
+        "prompts": [oracle.prompt_case(seen, tokens, CONTINUATION)],
+    })  # fmt: skip
+    print(f"{name:12} {sum(file.stat().st_size for file in folder.rglob('*')) / 1024:7.0f} KiB", flush=True)
+
+
+def main(llama_cpp: Path, names: list[str]) -> None:
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    for name in names or MODELS:
+        generate(name, MODELS[name], llama_cpp)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

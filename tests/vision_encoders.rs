@@ -1,0 +1,267 @@
+//! Vision towers, compared with Hugging Face transformers.
+//!
+//! `tests/generate/vision.py` writes tiny models, what its processors make of some images, and the embedding rows of these images.
+//! What stands for an image in the prompt must be the same text, the colors after resizing must be near those of Pillow, and the
+//! rows near those of the oracle, on every device.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+
+use cuelight_engine::load::{ActivationBits, ComputeDevice, Kernel, LoadCancel, LoadError, Tuning, VulkanOptions};
+use cuelight_engine::vision::{ImageError, ImagePart, PreparedImage, RgbImage, Tile, VisionOptions, plan};
+use serde::Deserialize;
+
+#[path = "support/vulkan_device.rs"]
+mod vulkan_device;
+
+use vulkan_device::has_device;
+
+/// Largest difference of a value of a row, relative to the largest value.
+const GATE: f32 = 1e-4;
+
+/// [`GATE`] on a device, which may compute products with less precise numbers, and for weights whose products are rounded.
+const DEVICE_GATE: f32 = 2e-3;
+
+/// Largest difference of a color, in steps of 8 bits.
+const COLOR_GATE: f32 = 2.0;
+
+/// The expected values of one model.
+#[derive(Deserialize)]
+struct Expected {
+    /// The name of the folder.
+    #[serde(skip)]
+    family: String,
+    row_token: String,
+    placeholder: String,
+    width: usize,
+    /// Files with the same weights in other formats.
+    rounded: Vec<String>,
+    image_mean: [f32; 3],
+    image_std: [f32; 3],
+    patch: usize,
+    merge: usize,
+    images: Vec<ExpectedImage>,
+}
+
+#[derive(Deserialize)]
+struct ExpectedImage {
+    width: u32,
+    height: u32,
+    /// What takes the place of the placeholder, with a row token for each row.
+    text: String,
+    /// The colors of each tile in hexadecimal numbers, [3, height, width]; empty where they are left out.
+    tiles: Vec<String>,
+    /// [rows, width]; empty where they are left out.
+    rows: Vec<f32>,
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/vision")
+}
+
+fn all() -> Vec<Expected> {
+    let mut folders: Vec<PathBuf> = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.sort();
+    let read = |folder: &PathBuf| {
+        let expected: Expected = serde_json::from_slice(&std::fs::read(folder.join("expected.json")).unwrap()).unwrap();
+        Expected { family: folder.file_name().unwrap().to_str().unwrap().to_owned(), ..expected }
+    };
+    assert!(!folders.is_empty());
+    folders.iter().map(read).collect()
+}
+
+impl Expected {
+    fn path(&self, file: &str) -> PathBuf {
+        folder().join(&self.family).join(file)
+    }
+}
+
+fn options(path: PathBuf) -> VisionOptions {
+    VisionOptions {
+        path,
+        device: ComputeDevice::Cpu,
+        threads: 2,
+        kernel: Kernel::detect(),
+        tuning: Tuning::default(),
+        vulkan: VulkanOptions::default(),
+        activation_bits: ActivationBits::default(),
+    }
+}
+
+/// The image that the generator makes by the same formula.
+fn image(width: u32, height: u32) -> RgbImage {
+    let color = |x: u32, y: u32, color: u32| (x * 7 + y * 13 + color * 50 + x * y % 17 * 5) % 256;
+    let of_row = |y: u32| (0..width).flat_map(move |x| (0..3).map(move |index| color(x, y, index) as u8));
+    RgbImage { width, height, pixels: (0..height).flat_map(of_row).collect() }
+}
+
+/// The text with a token for each row.
+fn text(image: &PreparedImage, row_token: &str) -> String {
+    let of_part = |part: &ImagePart| match part {
+        ImagePart::Text(text) => text.clone(),
+        ImagePart::Rows(count) => row_token.repeat(*count),
+    };
+    image.parts.iter().map(of_part).collect()
+}
+
+/// The colors of a tile in steps of 8 bits, [3, height, width].
+fn colors(tile: &Tile, expected: &Expected) -> Vec<f32> {
+    let (patch, merge) = (expected.patch, expected.merge);
+    let [columns, rows] = tile.grid();
+    let (width, height) = (columns * patch, rows * patch);
+    let mut colors = vec![0.0; 3 * width * height];
+    let mut patches = tile.patches().chunks_exact(3 * patch * patch);
+    for square in 0..columns * rows / (merge * merge) {
+        let [x, y] = [square % (columns / merge), square / (columns / merge)];
+        for within in 0..merge * merge {
+            let [column, row] = [x * merge + within % merge, y * merge + within / merge];
+            for (index, value) in patches.next().unwrap().iter().enumerate() {
+                let [color, down, right] = [index / (patch * patch), index / patch % patch, index % patch];
+                let level = 255.0 * (value * expected.image_std[color] + expected.image_mean[color]);
+                colors[(color * height + row * patch + down) * width + column * patch + right] = level;
+            }
+        }
+    }
+    colors
+}
+
+/// The values of hexadecimal digits.
+fn bytes(digits: &str) -> Vec<f32> {
+    let pairs = digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+    pairs.map(|pair| f32::from(u8::from_str_radix(pair, 16).unwrap())).collect()
+}
+
+/// The largest difference of two values.
+fn distance(left: &[f32], right: &[f32]) -> f32 {
+    assert_eq!(left.len(), right.len());
+    left.iter().zip(right).map(|(left, right)| (left - right).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn images_are_prepared_as_by_transformers() {
+    for expected in all() {
+        let preparation = plan(&options(expected.path("mmproj.gguf"))).unwrap().preparation();
+        let spec = preparation.spec();
+        assert_eq!((&spec.row_token, &spec.placeholder), (&expected.row_token, &expected.placeholder));
+        assert_eq!(spec.width, expected.width);
+        for of_image in &expected.images {
+            let prepared = preparation.prepare(&image(of_image.width, of_image.height)).unwrap();
+            assert_eq!(text(&prepared, &expected.row_token), of_image.text, "{}", expected.family);
+            let rows: usize =
+                prepared.parts.iter().map(|part| if let ImagePart::Rows(count) = part { *count } else { 0 }).sum();
+            assert!(rows <= spec.max_rows);
+            if of_image.tiles.is_empty() {
+                continue;
+            }
+            assert_eq!(prepared.tiles.len(), of_image.tiles.len(), "{}", expected.family);
+            for (tile, digits) in prepared.tiles.iter().zip(&of_image.tiles) {
+                let worst = distance(&colors(tile, &expected), &bytes(digits));
+                assert!(worst <= COLOR_GATE, "{}: {worst}", expected.family);
+            }
+        }
+    }
+}
+
+/// Compares the rows of all images.
+fn check(expected: &Expected, file: &str, options: VisionOptions, gate: f32) {
+    let planned = plan(&options).unwrap_or_else(|error| panic!("{error}"));
+    let preparation = planned.preparation();
+    assert!(planned.bytes() > 0);
+    let mut encoder = planned.load(&LoadCancel::default()).unwrap_or_else(|error| panic!("{error}"));
+    for of_image in expected.images.iter().filter(|image| !image.rows.is_empty()) {
+        let prepared = preparation.prepare(&image(of_image.width, of_image.height)).unwrap();
+        let rows = encoder.encode(&prepared, &LoadCancel::default()).unwrap();
+        let largest = of_image.rows.iter().map(|value| value.abs()).fold(0.0, f32::max);
+        let worst = distance(&rows, &of_image.rows) / largest;
+        println!("{:12} {file:18} {:10} {worst:8.1e}", expected.family, options.kernel.to_string());
+        assert!(worst <= gate, "{} {file} {}: {worst}", expected.family, options.kernel);
+        let again = encoder.encode(&prepared, &LoadCancel::default()).unwrap();
+        let bits = |rows: &[f32]| rows.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&rows), bits(&again), "{}", expected.family);
+    }
+}
+
+#[test]
+fn rows_agree_with_transformers_on_every_kernel() {
+    for expected in all() {
+        for kernel in Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported()) {
+            let on_kernel = |file: &str| VisionOptions { kernel, ..options(expected.path(file)) };
+            check(&expected, "mmproj.gguf", on_kernel("mmproj.gguf"), GATE);
+            for file in &expected.rounded {
+                check(&expected, file, on_kernel(file), DEVICE_GATE);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_directory_gives_the_bits_of_its_file() {
+    for expected in all() {
+        let rows = |file: &str| {
+            let planned = plan(&options(expected.path(file))).unwrap_or_else(|error| panic!("{error}"));
+            let prepared = planned.preparation().prepare(&image(61, 37)).unwrap();
+            let mut encoder = planned.load(&LoadCancel::default()).unwrap();
+            (prepared.clone(), encoder.encode(&prepared, &LoadCancel::default()).unwrap())
+        };
+        let (of_file, of_directory) = (rows("mmproj.gguf"), rows("directory"));
+        assert_eq!(of_directory.0, of_file.0, "{}", expected.family);
+        assert!(of_directory.1 == of_file.1, "{}: {}", expected.family, distance(&of_directory.1, &of_file.1));
+    }
+}
+
+#[test]
+fn rows_agree_with_transformers_on_a_device() {
+    if !has_device() {
+        return;
+    }
+    for expected in all() {
+        let on_device = |file: &str| VisionOptions { device: ComputeDevice::Vulkan(0), ..options(expected.path(file)) };
+        for file in ["mmproj.gguf"].into_iter().chain(expected.rounded.iter().map(String::as_str)) {
+            check(&expected, file, on_device(file), DEVICE_GATE);
+        }
+    }
+}
+
+#[test]
+fn a_text_model_is_not_a_vision_tower() {
+    let expected = all().remove(0);
+    let Err(error) = plan(&options(expected.path("text.gguf"))) else { panic!("it has no tower") };
+    assert!(matches!(error, LoadError::Vision(_)), "{error}");
+    assert!(error.to_string().contains("\"clip\""), "{error}");
+}
+
+#[test]
+fn an_image_without_pixels_is_refused() {
+    let expected = all().remove(0);
+    let preparation = plan(&options(expected.path("mmproj.gguf"))).unwrap().preparation();
+    let empty = preparation.prepare(&RgbImage::default());
+    assert_eq!(empty, Err(ImageError::Empty { width: 0, height: 0 }));
+    let huge = RgbImage { width: 60_000, height: 60_000, pixels: vec![0; 300] };
+    assert!(matches!(preparation.prepare(&huge), Err(ImageError::WrongLength { .. })));
+}
+
+#[test]
+fn thin_images_take_little_memory() {
+    for expected in all() {
+        let preparation = plan(&options(expected.path("mmproj.gguf"))).unwrap().preparation();
+        for (width, height) in [(1, 1_000_000), (1_000_000, 1)] {
+            let thin = RgbImage { width, height, pixels: vec![9; 3_000_000] };
+            assert!(!preparation.prepare(&thin).unwrap().tiles.is_empty(), "{}", expected.family);
+        }
+    }
+}
+
+#[test]
+fn an_encoder_refuses_the_tiles_of_another_tower_and_stops_when_cancelled() {
+    let expected = all().remove(0);
+    let planned = plan(&options(expected.path("mmproj.gguf"))).unwrap();
+    let preparation = planned.preparation();
+    let mut encoder = planned.load(&LoadCancel::default()).unwrap();
+    let foreign = PreparedImage { parts: Vec::new(), tiles: vec![Tile::default()] };
+    assert!(encoder.encode(&foreign, &LoadCancel::default()).is_err());
+    let prepared = preparation.prepare(&image(20, 20)).unwrap();
+    let cancel = LoadCancel::default();
+    cancel.cancel();
+    assert!(encoder.encode(&prepared, &cancel).is_err());
+}
