@@ -185,8 +185,9 @@ impl Session {
         let bytes = std::fs::read(path).map_err(CliError::io(format!("read the image {shown}")))?;
         let source = ImageSource::File(bytes);
         let field = ImageField { path: shown.clone(), kind_path: shown, kind: None, source };
-        let encode = images::encode(vec![field], &self.model, &ImageLimits::default(), None, &mut ());
-        self.attached.extend(encode.await.map_err(CliError::other)?);
+        let limits = ImageLimits::default();
+        let encoded = images::encode(vec![field], &self.model, &limits, None, &mut ()).await;
+        self.attached.extend(encoded.map_err(CliError::other)?);
         Ok(())
     }
 

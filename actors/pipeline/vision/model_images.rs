@@ -134,7 +134,7 @@ async fn running(
     }
 }
 
-/// Tells the encoder that nobody waits for the rows.
+/// Tells the encoder that no request waits for the rows.
 struct CancelOnDrop(LoadCancel);
 
 impl Drop for CancelOnDrop {

@@ -107,7 +107,7 @@ pub(super) fn encode(encoder: &mut dyn ImageEncoder, job: EncodeJob, metrics: &I
             metrics.encoded(began.elapsed());
             Ok(rows)
         }
-        // Nobody reads the reply.
+        // No request reads the reply.
         Err(_) if cancel.is_cancelled() => return Ok(()),
         Err(EngineError::InvalidStep { reason, .. }) => Err(EncodeError::Failed(reason)),
         Err(error) => return Err(error.to_string()),
