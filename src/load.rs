@@ -43,7 +43,7 @@ pub use cuelight_shaders::attention::KvType;
 pub use cuelight_shaders::cpu::{ActivationBits, Kernel};
 pub use cuelight_shaders::tuning::Tuning;
 pub use error::LoadError;
-pub use options::{ChatTemplateOptions, DraftMemory, GivenTemplate, LoadOptions, Source};
+pub use options::{ChatTemplateOptions, CompanionMemory, GivenTemplate, LoadOptions, Source};
 pub(crate) use part::{ModelPart, Target};
 pub use plan::{LoadPlan, LoadedModel, plan};
 pub use progress::LoadProgress;

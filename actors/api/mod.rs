@@ -13,6 +13,7 @@ mod anthropic;
 mod auth;
 mod caller;
 mod connections;
+mod content;
 #[cfg(debug_assertions)]
 mod debug;
 mod extra_samplers;

@@ -137,6 +137,9 @@ fn describe_openai(server: &Server, info: &ModelInfo, id: &str) -> Value {
             let makes = if model.card.embedding.relevance.is_some() { "rerank" } else { "embedding" };
             described["architecture"]["output_modalities"] = json!([makes]);
         }
+        if model.images.is_some() {
+            described["architecture"]["input_modalities"] = json!(["text", "image"]);
+        }
         described["max_model_len"] = json!(model.limits.context_tokens);
         described["meta"] = json!({
             "name": model.card.name,

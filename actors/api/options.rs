@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use super::connections::ConnectionOptions;
 use crate::metrics::exposition::Exposition;
 use crate::pipeline::kv_store::SharedBlocks;
+use crate::serving::images::ImageLimits;
 
 /// How the API behaves. What the model can do is set by the runtime's options.
 #[derive(Clone)]
@@ -44,6 +45,8 @@ pub struct ServerOptions {
     pub allow_lora_loading: bool,
     /// Longest time for one request. `None`: no limit.
     pub request_timeout: Option<Duration>,
+    /// Limits of the images of a request.
+    pub images: ImageLimits,
     /// How long the requests of a model that is being unloaded may continue.
     pub drain_timeout: Duration,
     /// Whether `/` shows a chat page to browsers.
@@ -92,6 +95,7 @@ impl Default for ServerOptions {
             tenant_isolation: false,
             allow_lora_loading: false,
             request_timeout: None,
+            images: ImageLimits::default(),
             drain_timeout: Self::DRAIN_TIMEOUT,
             chat_page: true,
             shared_blocks: None,

@@ -12,6 +12,7 @@ use metrics::gauge;
 use crate::core::shared_limit::{Client, SharedLimit};
 use crate::metrics::catalogue::{REQUEST_MEMORY, REQUEST_MEMORY_LIMIT};
 use crate::serving::error::ApiError;
+use crate::serving::memory::RequestBudget;
 
 /// Reservations of at least this size fragment the heap so much that freed memory is given back to the system at once.
 const LARGE: usize = 16 << 20;
@@ -80,6 +81,20 @@ impl Reservation {
         used.give_back(&self.client, excess);
         gauge!(REQUEST_MEMORY).set(used.used() as f64);
         self.bytes -= excess;
+    }
+}
+
+impl RequestBudget for Reservation {
+    fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
+        Reservation::grow(self, bytes)
+    }
+
+    fn shrink_to(&mut self, bytes: usize) {
+        Reservation::shrink_to(self, bytes);
+    }
+
+    fn held(&self) -> usize {
+        self.bytes
     }
 }
 

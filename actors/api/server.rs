@@ -38,7 +38,11 @@ impl Server {
     /// The limits that apply to a new request.
     pub fn limits(&self) -> ServingLimits {
         let options = self.options();
-        ServingLimits { highest_priority: options.highest_priority, request_timeout: options.request_timeout }
+        ServingLimits {
+            highest_priority: options.highest_priority,
+            request_timeout: options.request_timeout,
+            images: options.images.clone(),
+        }
     }
 
     /// Leases the model that a request names. Waits while the model is being loaded.

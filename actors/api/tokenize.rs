@@ -32,7 +32,7 @@ pub(super) async fn tokenize(
     let with_strings = fields.bool("return_token_strs")?.unwrap_or(false);
 
     let tokens = if fields.get("messages").is_some() {
-        read_chat(&fields)?.tokens(&model).await?.tokens
+        read_chat(&fields)?.tokens_of_text(&model).await?
     } else {
         let text = PlainText::read(&fields)?;
         let model = model.clone();

@@ -2,7 +2,7 @@
 
 use cuelight_engine::engine::Engine;
 use cuelight_engine::format::tokenizer::Tokenizer;
-use cuelight_engine::load::{self, DraftMemory, LoadCancel, LoadError, LoadOptions, LoadPlan, Section, Source};
+use cuelight_engine::load::{self, CompanionMemory, LoadCancel, LoadError, LoadOptions, LoadPlan, Section, Source};
 use cuelight_engine::memory::format_bytes;
 
 use super::hints::explain_load;
@@ -22,7 +22,7 @@ const PREDICTION: &str = "mtp";
 /// A file with a draft model, or with the layer of the model that drafts for it.
 pub struct DraftFile {
     options: LoadOptions,
-    memory: Vec<DraftMemory>,
+    memory: Vec<CompanionMemory>,
     /// `None` for a layer of the model, which has the vocabulary of the model.
     tokenizer: Option<Tokenizer>,
 }
@@ -57,6 +57,8 @@ pub fn of_config(of_model: &LoadOptions, context: &Context) -> Result<Option<Dra
         request_bytes: 0,
         tier_bytes: 0,
         adapters: None,
+        vision: Vec::new(),
+        takes_embeddings: false,
         profile_ops: false,
         ..of_model.clone()
     };
@@ -72,7 +74,7 @@ pub fn of_config(of_model: &LoadOptions, context: &Context) -> Result<Option<Dra
 }
 
 /// "layer for multi-token prediction on cpu (2 threads): 310.2 MiB of memory, KV cache for 11008 tokens", or "draft model SmolLM2 135M (llama, Q4_1) on cpu (2 threads): 310.2 MiB of memory, KV cache for 11008 tokens".
-fn describe(plan: &LoadPlan, memory: &[DraftMemory]) -> String {
+fn describe(plan: &LoadPlan, memory: &[CompanionMemory]) -> String {
     let (card, limits) = (plan.card(), plan.limits());
     let bytes = format_bytes(memory.iter().map(|memory| memory.bytes).sum());
     let (name, architecture, quantization) = (&card.name, &card.architecture, &card.quantization);
@@ -96,10 +98,10 @@ impl DraftFile {
                 plan.path().display()
             )));
         }
-        let mut memory = DraftMemory::of_plan(plan.memory());
+        let mut memory = CompanionMemory::of_plan(plan.memory());
         let is_layer = plan.options().section == Section::Prediction;
         if is_layer {
-            memory.push(DraftMemory { device: None, bytes: HIDDEN_BYTES as u64 });
+            memory.push(CompanionMemory { device: None, bytes: HIDDEN_BYTES as u64 });
         }
         // Keep the size of the context for later loads: there may be less memory then.
         let options = LoadOptions { context_tokens: Some(plan.memory().context_tokens), ..plan.options().clone() };
@@ -115,7 +117,7 @@ impl DraftFile {
 
     /// What it uses of each memory.
     #[must_use]
-    pub fn memory(&self) -> &[DraftMemory] {
+    pub fn memory(&self) -> &[CompanionMemory] {
         &self.memory
     }
 

@@ -7,16 +7,19 @@ use std::sync::Arc;
 use cuelight_engine::load::LoadOptions;
 
 use super::model::{GgufModel, recommended_by};
+use super::vision::{self, VisionSettings};
 use crate::hub::HubStore;
 use crate::models::{ModelFactory, PlanError, PlannedModel};
 
 /// A file or directory of the directory of models. What its publisher recommends is read for each load, because a download may
-/// have changed it.
+/// have changed it, and so is its vision tower looked for.
 pub struct FoundModel {
     /// Where it is in the directory.
     pub link: PathBuf,
     /// How it is loaded.
     pub options: LoadOptions,
+    /// How it takes images.
+    pub vision: VisionSettings,
     /// How often it is loaded.
     pub replicas: NonZeroUsize,
     /// Knows which of the directory's models clients have downloaded.
@@ -26,6 +29,10 @@ pub struct FoundModel {
 impl ModelFactory for FoundModel {
     fn plan(&self, limit: Option<u64>) -> Result<PlannedModel, PlanError> {
         let published = self.store.published(&self.link).map_err(|error| PlanError::Unusable(error.to_string()))?;
-        GgufModel::new(recommended_by(published, self.options.clone()), self.replicas).plan(limit)
+        let projector = published.projector.clone();
+        let options = recommended_by(published, self.options.clone());
+        let found = self.vision.find(&options, projector).map_err(PlanError::Unusable)?.map(Arc::new);
+        let options = vision::with_vision(options, found.as_deref(), self.replicas);
+        GgufModel::new(options, self.replicas).with_vision(found).plan(limit)
     }
 }

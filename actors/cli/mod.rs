@@ -51,6 +51,7 @@ mod text_file;
 mod tokenize;
 mod tuning;
 mod unknown_flags;
+mod vision;
 mod w8a8;
 mod word_wrap;
 

@@ -28,6 +28,8 @@ use crate::pipeline::kv_store::{
 };
 use crate::pipeline::runtime::RuntimeOptions;
 use crate::recording::Recorder;
+use crate::serving::image_fetch::{ImageHost, InvalidImageHost};
+use crate::serving::images::ImageLimits;
 use crate::trace::{self, Tracer};
 
 use super::api_keys::api_keys;
@@ -35,6 +37,7 @@ use super::found_model::FoundModel;
 use super::hints::over_budget;
 use super::model;
 use super::server_memory::{request_memory, response_store};
+use super::vision::VisionSettings;
 use super::{CliError, ConfigSource, Context, async_runtime, model_help, open_files, ready};
 
 /// Serve models over HTTP with the APIs of OpenAI, Anthropic and Ollama.
@@ -159,11 +162,23 @@ fn server_options(config: &Config, process: ProcessOptions) -> Result<ServerOpti
         tenant_isolation: config.tenant_isolation,
         allow_lora_loading: config.allow_lora_loading,
         request_timeout: config.request_timeout,
+        images: image_limits(config)?,
         drain_timeout: config.drain_timeout,
         chat_page: !config.no_chat_page,
         shared_blocks,
         metrics: Some(metrics),
         ..ServerOptions::default()
+    })
+}
+
+/// Limits of the images of a request.
+fn image_limits(config: &Config) -> Result<ImageLimits, CliError> {
+    let hosts = config.image_host.iter().map(|host| host.parse()).collect::<Result<Vec<ImageHost>, InvalidImageHost>>();
+    Ok(ImageLimits {
+        count: config.max_images.get(),
+        bytes: usize::try_from(config.max_image_size.0).unwrap_or(usize::MAX),
+        pixels: config.max_image_pixels.get() as u64,
+        hosts: hosts.map_err(|error| CliError::Usage(format!("--image-host: {error}")))?.into(),
     })
 }
 
@@ -287,15 +302,23 @@ fn models_directory(path: &Path, args: &Args, context: &Context) -> Result<Model
             "--quantize applies to models that are named on the command line, not to those of --models-dir".to_owned(),
         ));
     }
+    if config.mmproj.is_some() && args.models.is_empty() {
+        return Err(CliError::Usage(
+            "--mmproj is for a model that the command line names; a model of --models-dir has it in its own directory"
+                .to_owned(),
+        ));
+    }
     // A wrong setting fails here, and not at the first request.
     let options = model::load_options(config, context.tuned(), Source::File(path.to_owned()))?;
     let (replicas, tier_bytes) = (config.replicas, model::tier_bytes(config));
     let named = args.models.iter().map(|argument| split_name(argument).1.to_owned());
     let store = Arc::new(HubStore::new(context.hub(), path.to_owned()).keeping(named));
     let known = store.clone();
+    let vision = VisionSettings { mmproj: None, ..VisionSettings::of_config(config) };
     let make = move |file: &Path| -> Arc<dyn ModelFactory> {
         let options = LoadOptions { source: Source::File(file.to_owned()), tier_bytes, ..options.clone() };
-        Arc::new(FoundModel { link: file.to_owned(), options, replicas, store: known.clone() })
+        let vision = vision.clone();
+        Arc::new(FoundModel { link: file.to_owned(), options, vision, replicas, store: known.clone() })
     };
     let opened = ModelsDirectory::open(path, make);
     let directory = opened.map_err(CliError::io(format!("read the models directory {}", path.display())))?;

@@ -7,9 +7,10 @@ use cuelight_engine::engine::{BLOCK_TOKENS, TokenId};
 use sha2::{Digest, Sha256};
 
 use super::prefix_scope::PrefixScope;
+use super::prompt_images::ImageKey;
 
-/// The SHA-256 hash of what determines a block's keys and values: the scope of its prompt and all tokens up to its end. No two
-/// contents with the same hash are known for this function, so equal hashes mean equal contents, also across processes.
+/// The SHA-256 hash of what determines a block's keys and values: the scope of its prompt, and all tokens and images up to its
+/// end. No two contents with the same hash are known for this function, so equal hashes mean equal contents, also across processes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockHash(pub [u8; 32]);
 
@@ -34,23 +35,27 @@ impl BlockHash {
         BlockHash(hash.finalize().into())
     }
 
-    /// The block of these tokens after this one.
+    /// The block of these tokens after this one; `image` is the key of its rows of images.
     #[must_use]
-    pub fn then(&self, tokens: &[TokenId; BLOCK_TOKENS]) -> Self {
+    pub fn then(&self, tokens: &[TokenId; BLOCK_TOKENS], image: Option<&ImageKey>) -> Self {
         let mut hash = Sha256::new_with_prefix(self.0);
         for token in tokens {
             hash.update(token.to_le_bytes());
         }
+        // Only blocks with rows of images have more bytes.
+        if let Some(ImageKey(key)) = image {
+            hash.update(key);
+        }
         BlockHash(hash.finalize().into())
     }
 
-    /// The blocks of these tokens, one after the other, after this one. Tokens that fill no block are left out.
+    /// The blocks of these tokens, which are text, one after the other, after this one. Tokens that fill no block are left out.
     pub fn blocks_after(self, tokens: &[TokenId]) -> impl Iterator<Item = BlockContent> {
         let mut before = self;
         tokens.as_chunks::<BLOCK_TOKENS>().0.iter().map(move |tokens| {
-            let hash = before.then(tokens);
+            let hash = before.then(tokens, None);
             let before = std::mem::replace(&mut before, hash);
-            BlockContent { hash, before, tokens: *tokens, is_portable: true }
+            BlockContent { hash, before, tokens: *tokens, has_image: false, is_portable: true }
         })
     }
 
@@ -104,6 +109,8 @@ pub struct BlockContent {
     pub before: BlockHash,
     /// Its tokens.
     pub tokens: [TokenId; BLOCK_TOKENS],
+    /// Whether some of these stand for rows of images, so that its tokens do not say what it contains.
+    pub has_image: bool,
     /// Whether it means the same in another process. The number of an adapter does not.
     pub is_portable: bool,
 }
@@ -123,15 +130,20 @@ mod tests {
         let scopes = [PrefixScope::default(), salted(""), salted("a"), salted("b"), adapter(1), adapter(2)];
         let mut hashes: Vec<BlockHash> = scopes.iter().map(BlockHash::of_scope).collect();
         for scope in hashes.clone() {
-            hashes.extend([scope.then(&[1; BLOCK_TOKENS]), scope.then(&[2; BLOCK_TOKENS])]);
+            hashes.extend([scope.then(&[1; BLOCK_TOKENS], None), scope.then(&[2; BLOCK_TOKENS], None)]);
         }
-        let first = hashes[0].then(&[1; BLOCK_TOKENS]);
-        hashes.push(first.then(&[1; BLOCK_TOKENS]));
+        let first = hashes[0].then(&[1; BLOCK_TOKENS], None);
+        hashes.push(first.then(&[1; BLOCK_TOKENS], None));
+        hashes.extend([1, 2].map(|key| hashes[0].then(&[1; BLOCK_TOKENS], Some(&ImageKey([key; 32])))));
         let all = hashes.len();
         hashes.sort_unstable();
         hashes.dedup();
         assert_eq!(hashes.len(), all);
-        assert_eq!(first, BlockHash::of_scope(&PrefixScope::default()).then(&[1; BLOCK_TOKENS]), "nothing random");
+        assert_eq!(
+            first,
+            BlockHash::of_scope(&PrefixScope::default()).then(&[1; BLOCK_TOKENS], None),
+            "nothing random"
+        );
         assert_eq!(first.to_string().len(), 64);
         assert_eq!(first.to_string().parse(), Ok(first));
         for wrong in ["", "0", &"f".repeat(63), &"f".repeat(65), &"F".repeat(64), &"é".repeat(32)] {

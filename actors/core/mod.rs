@@ -13,6 +13,7 @@ pub mod panic_message;
 pub mod prefill_rows;
 pub mod prefix_scope;
 pub mod printable;
+pub mod prompt_images;
 pub mod request;
 pub mod request_context;
 pub mod shared_limit;

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use super::directory;
 use super::error::HubError;
-use super::gguf_names::{quant_of, shard_of};
+use super::gguf_names::{is_gguf, is_projector, quant_of, shard_of};
 use super::reference::{ModelFormat, Wanted, WantedFile};
 
 /// The cache's directory.
@@ -117,9 +117,13 @@ impl Cache {
         let wanted: HashSet<&str> = model.files.iter().map(String::as_str).collect();
         let mut blobs = HashSet::new();
         let mut kept = HashSet::new();
-        for (name, path) in links(&snapshots) {
+        let links_before = links(&snapshots);
+        // The vision tower of a repository goes with the last of its models.
+        let is_other_model = |name: &str| is_gguf(name) && !is_projector(name) && !wanted.contains(name);
+        let is_last = !links_before.iter().any(|(name, _)| is_other_model(name));
+        for (name, path) in links_before {
             let Ok(blob) = path.canonicalize() else { continue };
-            if wanted.contains(name.as_str()) {
+            if wanted.contains(name.as_str()) || (is_last && is_projector(&name)) {
                 std::fs::remove_file(&path).map_err(HubError::io("remove", &path))?;
                 blobs.insert(blob);
             } else {

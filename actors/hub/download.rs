@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use super::attempts::{self, STALL, repeated};
 use super::directory;
 use super::error::HubError;
+use super::gguf_names::best_projector;
 use super::progress::Progress;
 use super::reference::{ModelFormat, Wanted, WantedFile};
 use super::snapshot::{CachedRepository, FileVersion, is_inside, is_name};
@@ -51,6 +52,9 @@ impl Hub {
         if format == ModelFormat::Safetensors {
             let shards = repository.shards(&paths[paths.len() - 1])?;
             paths.extend(snapshot.fetch_all(&shards, progress)?);
+        }
+        if format == ModelFormat::Gguf && self.projectors {
+            snapshot.fetch_projector(progress)?;
         }
         // Only now, so that a model that was complete before is found until this one is.
         snapshot.make_current()?;
@@ -189,6 +193,13 @@ impl Snapshot<'_> {
 
     fn fetch_all(&mut self, files: &[String], progress: &impl Progress) -> Result<Vec<PathBuf>, HubError> {
         files.iter().map(|file| self.fetch(file, progress)).collect()
+    }
+
+    /// Downloads the vision tower of the repository, if it has one.
+    fn fetch_projector(&mut self, progress: &impl Progress) -> Result<(), HubError> {
+        let Some(file) = best_projector(&self.repository.files) else { return Ok(()) };
+        let file = file.to_owned();
+        self.fetch(&file, progress).map(drop)
     }
 
     /// Downloads and verifies a file, unless it is cached.

@@ -8,13 +8,10 @@ pub fn is_gguf(name: &str) -> bool {
 
 /// The language models among the files of a repository, each with its shards in order.
 ///
-/// Image projectors and importance matrices are also GGUF files, but not models to run.
+/// Vision towers and importance matrices are also GGUF files, but not models to run.
 pub(super) fn models(files: &[String]) -> Vec<Vec<&str>> {
     let mut names: Vec<&str> = files.iter().map(String::as_str).filter(|name| is_gguf(name)).collect();
-    names.retain(|name| {
-        let lower = name.to_ascii_lowercase();
-        !lower.contains("mmproj") && !lower.contains("imatrix")
-    });
+    names.retain(|name| !is_projector(name) && !name.to_ascii_lowercase().contains("imatrix"));
     names.sort_unstable();
     let mut models: Vec<Vec<&str>> = Vec::new();
     for name in names {
@@ -28,6 +25,24 @@ pub(super) fn models(files: &[String]) -> Vec<Vec<&str>> {
         }
     }
     models
+}
+
+/// Whether a GGUF file has a vision tower and no language model, by its name.
+#[must_use]
+pub fn is_projector(name: &str) -> bool {
+    is_gguf(name) && name.to_ascii_lowercase().contains("mmproj")
+}
+
+/// The vision tower among files that is preferred: F16, which loses nothing that is seen in answers and is half as large as F32.
+#[must_use]
+pub fn best_projector(files: &[String]) -> Option<&str> {
+    const ORDER: [&str; 5] = ["F16", "FP16", "BF16", "Q8_0", "F32"];
+    let rank = |name: &str| {
+        let quant = quant_of(name).unwrap_or_default();
+        (ORDER.iter().position(|known| *known == quant).unwrap_or(ORDER.len()), name.len())
+    };
+    let names = files.iter().map(String::as_str).filter(|name| is_projector(name));
+    names.min_by(|one, other| rank(one).cmp(&rank(other)).then_with(|| one.cmp(other)))
 }
 
 /// A file name of a shard, split into its parts.
@@ -88,5 +103,18 @@ mod tests {
             assert_eq!(quant_of(name).as_deref(), Some(quant), "{name}");
         }
         assert_eq!(quant_of("qwen.gguf"), None);
+    }
+
+    #[test]
+    fn the_half_precision_projector_is_preferred() {
+        let best = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            best_projector(&names).map(str::to_owned)
+        };
+        let all = ["m.Q4_0.gguf", "mmproj-m-f32.gguf", "mmproj-m-Q8_0.gguf", "mmproj-m-f16.gguf", "mmproj-m-BF16.gguf"];
+        assert_eq!(best(&all).as_deref(), Some("mmproj-m-f16.gguf"));
+        assert_eq!(best(&all[..3]).as_deref(), Some("mmproj-m-Q8_0.gguf"));
+        assert_eq!(best(&["m-mmproj.gguf"]).as_deref(), Some("m-mmproj.gguf"));
+        assert_eq!(best(&["m.F16.gguf", "mmproj-f16.safetensors"]), None);
     }
 }

@@ -18,6 +18,7 @@ mod locate;
 pub mod ollama;
 mod probe;
 mod progress;
+pub mod projector;
 pub mod reference;
 mod snapshot;
 mod sources;

@@ -20,6 +20,8 @@ pub struct Hub {
     pub(super) endpoint: Option<String>,
     pub(super) token: Option<String>,
     pub(super) offline: bool,
+    /// Whether vision towers are downloaded with their models.
+    pub(super) projectors: bool,
     pub(super) registry: Option<String>,
     pub(super) ollama: OllamaStore,
     pub(super) demo_dir: PathBuf,
@@ -36,6 +38,7 @@ impl Hub {
             endpoint: config.hf_endpoint.clone().map(|url| url.0),
             token: token.or_else(|| stored_token(&config.hf_home)),
             offline: config.offline,
+            projectors: !config.no_mmproj,
             registry: config.ollama_registry.clone(),
             ollama: OllamaStore::new(config.ollama_models.clone().unwrap_or_else(|| config.cache_dir.join("ollama"))),
             demo_dir: config.cache_dir.join("demo"),

@@ -197,6 +197,18 @@ catalogue! {
     /// Bytes of logits copied to the sampler. Tokens that the engine samples need none.
     LOGITS_BYTES: Counter, "cuelight_logits_bytes_total" ["model"];
 
+    // Images.
+    /// Images whose rows were computed.
+    IMAGES_ENCODED: Counter, "cuelight_images_encoded_total" ["model"];
+    /// Images whose rows were kept from an earlier request, so that they were not computed again.
+    IMAGE_CACHE_HITS: Counter, "cuelight_image_cache_hits_total" ["model"];
+    /// Time to compute the rows of an image, without the images before it.
+    IMAGE_ENCODE_TIME: Histogram(LATENCY_SECONDS), "cuelight_image_encode_seconds" ["model"];
+    /// Images that wait for the encoder or are being computed.
+    IMAGES_WAITING: Gauge, "cuelight_images_waiting" ["model"];
+    /// Bytes of the rows of images that are kept for later requests.
+    IMAGE_CACHE_BYTES: Gauge, "cuelight_image_cache_bytes" ["model"];
+
     // Experts on the host.
     /// Routes (a row and one of its experts) computed by experts on the host.
     HOST_EXPERT_ROUTES: Counter, "cuelight_host_expert_routes_total" ["model"];
@@ -214,7 +226,7 @@ catalogue! {
     EXPERT_UPLOADED_BYTES: Counter, "cuelight_expert_cache_uploaded_bytes_total" ["model"];
 
     // Actors and models.
-    /// Restarts of actors after a fault: loader, sampler, scheduler, experts, drafter or executor.
+    /// Restarts of actors after a fault: loader, sampler, scheduler, experts, drafter, image_encoder or executor.
     RESTARTS: Counter, "cuelight_actor_restarts_total" ["model", "actor"];
     /// 1 for the current state of the model, 0 for all other states: loading, ready, recovering, draining, failed and unloaded.
     MODEL_STATE: Gauge, "cuelight_model_state" ["model", "state"];
@@ -228,7 +240,7 @@ catalogue! {
     MODEL_INFO: Gauge, "cuelight_model_info" ["model", "replica", "architecture", "quantization", "device"];
     /// Always 1. The labels are the tokens per KV block and the number of blocks.
     CACHE_CONFIG: Gauge, "cuelight_cache_config_info" ["model", "replica", "block_size", "blocks"];
-    /// Planned memory of the model, all replicas together, by use: weights, kv, state, scratch, text, requests, draft, tiers or adapters.
+    /// Planned memory of the model, all replicas together, by use: weights, kv, state, scratch, text, requests, draft, vision, tiers or adapters.
     MODEL_MEMORY: Gauge, "cuelight_model_memory_bytes" ["model", "pool"];
 
     // HTTP.

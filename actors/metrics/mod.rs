@@ -1,7 +1,7 @@
 //! The metrics of the server.
 //!
 //! - [`catalogue`]: name, type, labels and help text of every metric
-//! - this file, and [`adapters`]: the handles that actors record metrics with
+//! - this file, [`adapters`] and [`images`]: the handles that actors record metrics with
 //! - [`exposition`]: the Prometheus text format, and [`vllm`]: aliases with the names that vLLM uses
 //!
 //! Actors keep handles for frequent metrics, so that recording takes no lock and no lookup. The handles are created when
@@ -13,6 +13,7 @@
 pub mod adapters;
 pub mod catalogue;
 pub mod exposition;
+pub mod images;
 pub mod vllm;
 
 use std::sync::Arc;
@@ -510,7 +511,7 @@ pub(crate) fn permitted(model_id: &Arc<str>, sequences: usize) {
 }
 
 /// The actors that can be restarted.
-const ACTORS: [&str; 6] = ["loader", "sampler", "scheduler", "experts", "drafter", "executor"];
+const ACTORS: [&str; 7] = ["loader", "sampler", "scheduler", "experts", "drafter", "image_encoder", "executor"];
 
 /// Counts the restart of an actor.
 pub(crate) fn restarted(model_id: &Arc<str>, actor: &'static str) {
@@ -531,7 +532,8 @@ pub(crate) fn state(model_id: &Arc<str>, status: &Status) {
 }
 
 /// The values of the label `pool` of a model's memory.
-const MEMORY_POOLS: [&str; 9] = ["weights", "kv", "state", "scratch", "text", "requests", "draft", "tiers", "adapters"];
+const MEMORY_POOLS: [&str; 10] =
+    ["weights", "kv", "state", "scratch", "text", "requests", "draft", "vision", "tiers", "adapters"];
 
 /// The state of a model without actors.
 const UNLOADED: &str = "unloaded";
@@ -597,8 +599,8 @@ pub(crate) fn replica_loaded(model_id: &Arc<str>, replica: usize, card: &ModelCa
 
 /// Records the memory of a model, all replicas together.
 pub(crate) fn model_memory(model_id: &Arc<str>, memory: &MemoryPlan) {
-    let MemoryBreakdown { weights, kv, state, scratch, text, requests, draft, tiers, adapters } = memory.used;
-    let bytes = [weights, kv, state, scratch, text, requests, draft, tiers, adapters];
+    let MemoryBreakdown { weights, kv, state, scratch, text, requests, draft, vision, tiers, adapters } = memory.used;
+    let bytes = [weights, kv, state, scratch, text, requests, draft, vision, tiers, adapters];
     for (pool, bytes) in MEMORY_POOLS.into_iter().zip(bytes) {
         gauge!(MODEL_MEMORY, &[("model", model_id.to_string()), ("pool", pool.to_owned())]).set(bytes as f64);
     }
@@ -673,7 +675,7 @@ mod tests {
         let (recorder, exposition) = Exposition::new(Compat::None).expect("the buckets are valid");
         metrics::with_local_recorder(&recorder, || state(&"m".into(), &Status::Ready));
         let text = exposition.render();
-        for actor in ["loader", "sampler", "scheduler", "experts", "drafter", "executor"] {
+        for actor in ACTORS {
             let line = format!("cuelight_actor_restarts_total{{model=\"m\",actor=\"{actor}\"}} 0");
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }

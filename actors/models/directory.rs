@@ -84,6 +84,10 @@ fn scan(directory: &Path) -> io::Result<Vec<Found>> {
             continue;
         }
         let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
+        // The vision tower of another file is not a model of its own.
+        if stem.to_ascii_lowercase().contains("mmproj") {
+            continue;
+        }
         match shard(stem) {
             None => found.push(Found { id: stem.to_owned(), path }),
             Some((name, 1)) => found.push(Found { id: name.to_owned(), path }),
@@ -135,6 +139,7 @@ mod tests {
             "second-half-00002-of-00002.gguf",
             "part-of-it.gguf",
             "notes.txt",
+            "mmproj-b-f16.gguf",
         ];
         for name in names {
             fs::write(directory.path().join(name), b"").unwrap();

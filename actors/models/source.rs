@@ -10,12 +10,13 @@ use cuelight_engine::engine::{
     BlockId, BlockLayout, Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId,
 };
 use cuelight_engine::load::{LoadCancel, LoadProgress, LoadedModel, MemoryPlan};
+use cuelight_engine::vision::{ImageEncoder, ImagePreparation, PreparedImage};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
 use crate::pipeline::adapters::Adapters;
-use crate::pipeline::model_source::{DraftModel, EngineHost, ModelSource, SourceError};
+use crate::pipeline::model_source::{DraftModel, EngineHost, ModelSource, SourceError, VisionModel};
 use crate::pipeline::options::RuntimeOptions;
 use crate::pipeline::runtime::{Runtime, StartError};
 
@@ -139,6 +140,11 @@ impl<S: ModelSource> ModelSource for CountedSource<S> {
         Some(Arc::new(CountedDraftModel { model, live: self.live.clone() }))
     }
 
+    fn vision_model(&self) -> Option<Arc<dyn VisionModel>> {
+        let model = self.source.vision_model()?;
+        Some(Arc::new(CountedVisionModel { model, live: self.live.clone() }))
+    }
+
     fn content(&self) -> Option<String> {
         self.source.content()
     }
@@ -158,6 +164,36 @@ impl DraftModel for CountedDraftModel {
     fn load(&self, cancel: &LoadCancel) -> Result<Box<dyn Engine>, SourceError> {
         let token = self.live.token();
         Ok(Box::new(CountedEngine { engine: self.model.load(cancel)?, _token: token }))
+    }
+}
+
+/// A vision model whose encoders are counted.
+struct CountedVisionModel {
+    model: Arc<dyn VisionModel>,
+    live: LiveEngines,
+}
+
+impl VisionModel for CountedVisionModel {
+    fn preparation(&self) -> Arc<dyn ImagePreparation> {
+        self.model.preparation()
+    }
+
+    fn load(&self, cancel: &LoadCancel) -> Result<Box<dyn ImageEncoder>, SourceError> {
+        let token = self.live.token();
+        Ok(Box::new(CountedEncoder { encoder: self.model.load(cancel)?, _token: token }))
+    }
+}
+
+/// A counted encoder.
+struct CountedEncoder {
+    encoder: Box<dyn ImageEncoder>,
+    /// Dropped after the encoder.
+    _token: EngineToken,
+}
+
+impl ImageEncoder for CountedEncoder {
+    fn encode(&mut self, image: &PreparedImage, cancel: &LoadCancel) -> Result<Vec<f32>, EngineError> {
+        self.encoder.encode(image, cancel)
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cuelight_engine::engine::Engine;
 use cuelight_engine::load::{LoadCancel, LoadError, LoadProgress, LoadedModel};
+use cuelight_engine::vision::{ImageEncoder, ImagePreparation};
 
 use super::adapters::Adapters;
 
@@ -34,6 +35,11 @@ pub trait ModelSource: Send + Sync + 'static {
         None
     }
 
+    /// What computes the images of its prompts; `None` for a model that takes none.
+    fn vision_model(&self) -> Option<Arc<dyn VisionModel>> {
+        None
+    }
+
     /// What identifies the content of a model without files: no other content has this name.
     fn content(&self) -> Option<String> {
         None
@@ -52,6 +58,18 @@ pub trait DraftModel: Send + Sync {
     /// # Errors
     /// [`SourceError`] when it cannot be loaded.
     fn load(&self, cancel: &LoadCancel) -> Result<Box<dyn Engine>, SourceError>;
+}
+
+/// Prepares images and loads the encoder that computes their rows, any number of times.
+pub trait VisionModel: Send + Sync {
+    /// Turns images into what the encoder takes.
+    fn preparation(&self) -> Arc<dyn ImagePreparation>;
+
+    /// Loads the encoder. Blocks. Ends soon after it is cancelled.
+    ///
+    /// # Errors
+    /// [`SourceError`] when it cannot be loaded, or must not be loaded again.
+    fn load(&self, cancel: &LoadCancel) -> Result<Box<dyn ImageEncoder>, SourceError>;
 }
 
 /// Why a model is not loaded.

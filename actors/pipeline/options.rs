@@ -30,6 +30,8 @@ pub struct RuntimeOptions {
     pub overlap: OverlapMode,
     /// The lower tiers of the KV cache, for each model.
     pub kv_store: KvStoreOptions,
+    /// Most bytes of the rows of images that are kept for later requests with the same images.
+    pub image_cache_bytes: usize,
     /// Publishes what the KV cache holds.
     pub kv_events: KvEvents,
     /// How often actors are restarted after faults.
@@ -38,6 +40,11 @@ pub struct RuntimeOptions {
     pub tracer: Tracer,
     /// Records the requests that have ended.
     pub recorder: Recorder,
+}
+
+impl RuntimeOptions {
+    /// Default of [`RuntimeOptions::image_cache_bytes`].
+    pub const IMAGE_CACHE_BYTES: usize = 256 << 20;
 }
 
 impl Default for RuntimeOptions {
@@ -51,6 +58,7 @@ impl Default for RuntimeOptions {
             step_timeout: Duration::from_secs(120),
             overlap: OverlapMode::Auto,
             kv_store: KvStoreOptions::default(),
+            image_cache_bytes: Self::IMAGE_CACHE_BYTES,
             kv_events: KvEvents::default(),
             restarts: RestartPolicy::default(),
             tracer: Tracer::default(),

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{OnceCell, Semaphore};
 
 use super::adapters::Adapters;
+use super::vision::ModelImages;
 use crate::core::request::{Marker, ReasoningOptions};
 use crate::core::stop_strings::StopStrings;
 use crate::output::{OutputFormat, OutputParser, ParserOptions, ToolSpec};
@@ -33,6 +34,11 @@ pub struct ServedModel {
     pub constraints: Arc<ConstraintCompiler>,
     /// The adapters of the model; `None` for a model without adapters.
     pub adapters: Option<Arc<Adapters>>,
+    /// The images of its prompts; `None` for a model that takes none.
+    pub images: Option<Arc<ModelImages>>,
+    /// Whether its chat template takes messages as lists of parts, images among them. Found for the first image, because it needs a
+    /// rendering.
+    pub renders_parts: OnceCell<bool>,
     /// The stop strings of requests that name none.
     pub stop: Arc<StopStrings>,
     /// How the model writes reasoning and tool calls. Found for the first chat, because it needs renderings.
@@ -74,6 +80,8 @@ impl ServedModel {
             rendering_slots: Arc::new(Semaphore::new(Self::RENDERING_SLOTS)),
             constraints,
             adapters: None,
+            images: None,
+            renders_parts: OnceCell::new(),
             output_rules: OnceCell::new(),
         }
     }
@@ -82,6 +90,12 @@ impl ServedModel {
     #[must_use]
     pub fn with_adapters(self, adapters: Option<Arc<Adapters>>) -> Self {
         ServedModel { adapters, ..self }
+    }
+
+    /// The model with images.
+    #[must_use]
+    pub fn with_images(self, images: Option<Arc<ModelImages>>) -> Self {
+        ServedModel { images, ..self }
     }
 
     /// Finds how the model writes reasoning and tool calls, by renderings of its chat template. Takes milliseconds, so call it

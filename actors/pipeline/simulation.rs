@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use cuelight_engine::embedding::{EmbeddingSpec, Pooling, Relevance};
 use cuelight_engine::engine::{
-    BLOCK_TOKENS, BlockId, BlockLayout, Canvas, CanvasLimits, DenoisedRow, Engine, EngineError, EngineLimits,
-    ExpertJob, ExpertResult, HiddenLimits, LogitsWanted, Progress, SampledToken, SequenceRows, Step, StepOutput,
-    TokenId,
+    BLOCK_TOKENS, BlockId, BlockLayout, Canvas, CanvasLimits, DenoisedRow, EmbeddingRows, Engine, EngineError,
+    EngineLimits, ExpertJob, ExpertResult, HiddenLimits, LogitsWanted, Progress, SampledToken, SequenceRows, Step,
+    StepOutput, TokenId,
 };
 use cuelight_engine::format::chat_template::ChatTemplate;
 use cuelight_engine::format::gguf::Gguf;
@@ -25,7 +25,8 @@ use cuelight_engine::memory::Pool;
 use cuelight_engine::profile::{Cost, OpLabel, OpSpan};
 use cuelight_engine::sample::{DenoisingRule, PartialSampling, RecommendedSampling, choose_by_row};
 
-use super::model_source::{DraftModel, EngineHost, ModelSource, SourceError};
+use super::model_source::{DraftModel, EngineHost, ModelSource, SourceError, VisionModel};
+use super::simulated_vision::SimulatedVision;
 
 /// A tokenizer without a file: one token per byte with the value of the byte, and 256 as end of generation.
 #[must_use]
@@ -37,6 +38,12 @@ pub fn tokenizer() -> Arc<Tokenizer> {
 #[must_use]
 pub fn infill_tokenizer() -> Arc<Tokenizer> {
     tokenizer_with(&["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"], &[])
+}
+
+/// As [`tokenizer`], with tokens for images from 257 on: what begins an image, what stands at its rows, and what ends it.
+#[must_use]
+pub fn image_tokenizer() -> Arc<Tokenizer> {
+    tokenizer_with(&["<|image|>", "<|image_row|>", "<|image_end|>"], &[])
 }
 
 /// As [`infill_tokenizer`], with the tokens of a model whose prompts begin with the suffix.
@@ -143,6 +150,8 @@ pub struct SimulatedModel {
     pub relevance: Option<Relevance>,
     /// The model that drafts tokens for it.
     pub draft: Option<Arc<SimulatedModel>>,
+    /// How it takes images, if it does.
+    pub vision: Option<Arc<SimulatedVision>>,
     /// Counters, shared by all clones.
     pub counters: Arc<SimulationCounters>,
 }
@@ -222,8 +231,17 @@ impl SimulatedModel {
             denoising: None,
             relevance: None,
             draft: None,
+            vision: None,
             counters: Arc::default(),
         }
+    }
+
+    /// The model with images.
+    #[must_use]
+    pub fn with_vision(mut self, vision: SimulatedVision) -> Self {
+        self.limits.embedding_width = vision.spec.width;
+        self.vision = Some(Arc::new(vision));
+        self
     }
 
     /// The model with a layer that drafts for it with its hidden values. Where the layer has all of them it is always right.
@@ -331,6 +349,10 @@ impl ModelSource for SimulatedModel {
 
     fn draft_model(&self) -> Option<Arc<dyn DraftModel>> {
         self.draft.clone().map(|draft| draft as Arc<dyn DraftModel>)
+    }
+
+    fn vision_model(&self) -> Option<Arc<dyn VisionModel>> {
+        self.vision.clone().map(|vision| vision as Arc<dyn VisionModel>)
     }
 
     fn content(&self) -> Option<String> {
@@ -518,6 +540,15 @@ impl SimulatedEngine {
             if sequence.hidden.len() != given {
                 return Err(invalid(step, format!("{} hidden values were given, not {given}", sequence.hidden.len())));
             }
+            let width = limits.embedding_width;
+            let is_given = |rows: &EmbeddingRows| {
+                width > 0
+                    && rows.first + rows.range.len() <= sequence.tokens.len()
+                    && rows.range.end * width <= rows.values.len()
+            };
+            if !sequence.embeddings.iter().all(is_given) {
+                return Err(invalid(step, "the embeddings are not those of its rows".into()));
+            }
             if sequence.block_table.len() * BLOCK_TOKENS < end {
                 return Err(invalid(step, format!("{} blocks do not hold {end} tokens", sequence.block_table.len())));
             }
@@ -543,6 +574,7 @@ impl SimulatedEngine {
         let wanted = sequence.logits.rows(sequence.tokens.len());
         let returned = sequence.hidden_rows();
         let mut given = sequence.hidden.chunks_exact(HIDDEN_WIDTH).map(hash_of);
+        let inputs = self.inputs(sequence);
         let mut state = sequence.state.from.map_or(0, |slot| self.states[slot as usize]);
         for (row, &token) in sequence.tokens.iter().enumerate() {
             let position = sequence.first_position as usize + row;
@@ -552,7 +584,7 @@ impl SimulatedEngine {
             let given = given.next();
             let is_wrong = !self.states.is_empty() && state != before.hash
                 || given.is_some_and(|given| position > 0 && given != before.hash);
-            let hash = mix(given.unwrap_or(before.hash) ^ mix(u64::from(token) + 1)) ^ u64::from(is_wrong);
+            let hash = mix(given.unwrap_or(before.hash) ^ inputs[row]) ^ u64::from(is_wrong);
             state = hash;
             for (_, slot) in sequence.state.to.iter().filter(|(rows, _)| *rows as usize == row + 1) {
                 self.states[*slot as usize] = state;
@@ -568,6 +600,27 @@ impl SimulatedEngine {
                 self.push_logits(hash, if repeats { last_two } else { hash }, logits);
             }
         }
+    }
+
+    /// What takes the place of the embedding of each row: the hash of its token or of the embedding that is given for it. Of rows that
+    /// see each other it also depends on the rows behind it.
+    fn inputs(&self, sequence: &SequenceRows) -> Vec<u64> {
+        let mut inputs: Vec<u64> = sequence.tokens.iter().map(|&token| mix(u64::from(token) + 1)).collect();
+        let width = self.model.limits.embedding_width.max(1);
+        for EmbeddingRows { first, values, range } in &sequence.embeddings {
+            let rows = values.chunks_exact(width).skip(range.start).take(range.len());
+            for (input, row) in inputs[*first..].iter_mut().zip(rows) {
+                *input = row.iter().fold(1, |hash, value| mix(hash ^ u64::from(value.to_bits())));
+            }
+        }
+        if sequence.sees_later {
+            let mut behind = 0;
+            for input in inputs.iter_mut().rev() {
+                behind = mix(behind ^ *input);
+                *input ^= behind;
+            }
+        }
+        inputs
     }
 
     /// Adds the rows of a canvas. After some steps their tokens follow from the text before the block and from all canvases so

@@ -36,6 +36,8 @@ struct Recording {
     secret: u64,
     entries: SyncSender<Option<Box<Entry>>>,
     dropped: AtomicU64,
+    /// Requests with images, which are not recorded.
+    with_images: AtomicU64,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -56,6 +58,7 @@ impl Recorder {
             secret: uuid::Uuid::new_v4().as_u64_pair().0,
             entries: sender,
             dropped: AtomicU64::new(0),
+            with_images: AtomicU64::new(0),
             thread: Mutex::new(Some(thread)),
         }))))
     }
@@ -69,6 +72,11 @@ impl Recorder {
         tokens: impl FnOnce() -> Vec<TokenId>,
     ) {
         let Some(recording) = &self.0 else { return };
+        if !request.images.is_empty() {
+            // An entry has no images, so a replay would be another request.
+            recording.with_images.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         let mut entry = Entry::new(model, request, ended, recording.times(ended), recording.secret);
         entry.content = recording.with_texts.then(|| Content::new(request, tokens()));
         if recording.entries.try_send(Some(Box::new(entry))).is_err() {
@@ -85,6 +93,10 @@ impl Recorder {
         if let Some(thread) = thread {
             // An error means that the thread panicked, which the panic hook has reported.
             let _ = thread.join();
+        }
+        match recording.with_images.load(Ordering::Relaxed) {
+            0 => {}
+            requests => tracing::warn!(requests, "requests with images were not recorded"),
         }
         match recording.dropped.load(Ordering::Relaxed) {
             0 => {}

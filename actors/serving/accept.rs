@@ -13,6 +13,9 @@ use super::chat_prompt::ChatPrompt;
 use super::constraint;
 use super::error::ApiError;
 use super::generations::Generations;
+use super::image_source::ImageField;
+use super::images::{self, ImageLimits, Parts};
+use super::memory::RequestBudget;
 use super::options::{AdapterChoice, GenerationOptions};
 use super::prompt::{PromptField, PromptTokens};
 use super::request::{OutputOptions, PromptInput, ServingRequest, ToolChoice};
@@ -22,12 +25,14 @@ use crate::output::OutputParser;
 use crate::pipeline::runtime::{OutputRules, ServedModel};
 
 /// The server's limits for every request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct ServingLimits {
     /// No client runs before this priority.
     pub highest_priority: i32,
     /// The longest time that a request may take.
     pub request_timeout: Option<Duration>,
+    /// Limits of the images of a request.
+    pub images: ImageLimits,
 }
 
 /// A request that runs.
@@ -40,8 +45,9 @@ pub(crate) struct Accepted {
     pub answers: Answers,
 }
 
-/// Leases the model, takes the permit, makes the tokens of the prompts, compiles the constraint, and submits the sequences.
-/// `memory` is what the body of the request holds, and is dropped before the first token is generated.
+/// Leases the model, takes the permit, computes the images, makes the tokens of the prompts, compiles the constraint, and submits
+/// the sequences. `memory` is what the body of the request holds, and is given back before the first token is generated. What the
+/// rows of images hold is given back when the request ends.
 ///
 /// # Errors
 /// [`ApiError`] with the reason when the request is not accepted.
@@ -49,9 +55,9 @@ pub(crate) async fn accept(
     models: &Models,
     limits: ServingLimits,
     request: ServingRequest,
-    memory: impl Send,
+    mut memory: impl RequestBudget,
 ) -> Result<Accepted, ApiError> {
-    let ServingRequest { model, prompt, mut options, constraint, output } = request;
+    let ServingRequest { model, mut prompt, mut options, constraint, output } = request;
     options.limit_priority(limits.highest_priority);
     let served = Served::lease(models, model.as_deref()).await?;
     // The permit is taken before the expensive work, so that an overloaded server refuses at once.
@@ -67,19 +73,26 @@ pub(crate) async fn accept(
     }
     let adapter = adapter_of(&options, &served, &model)?;
     let rules = output_rules(&model, &output).await?;
+    let body_bytes = memory.held();
+    let (fields, salt) = (prompt.take_images(), options.tenancy.cache_salt.as_deref());
+    check_images(&fields, &options)?;
+    let encoded = images::encode(fields, &model, &limits.images, salt, &mut memory).await?;
+    let parts = encoded.iter().map(|image| image.parts.clone()).collect();
     // Before the constraint: what the template says about tools is the reason why a call cannot be required.
-    let prompts = tokens_of(prompt, &model, options.skip_special_tokens).await?;
+    let prompts = tokens_of(prompt, parts, &model, options.skip_special_tokens).await?;
     let constraint = constraint::compile(&model, constraint, &output, &rules).await?;
     let prediction = predicted_tokens(std::mem::take(&mut options.speculation.prediction), &model).await?;
-    drop(memory);
+    memory.shrink_to(memory.held().saturating_sub(body_bytes));
     let mut requests = Vec::with_capacity(sequences);
     let mut choices = Vec::with_capacity(sequences);
     for prompt in &prompts {
         let parts = served.counted(options.sequences(prompt.tokens.clone(), model.limits.context_tokens))?;
+        let images = images::prompt_images(prompt, &encoded, &model);
         let separates = output.parses_reasoning;
         let reasoning = || rules.reasoning(&model.tokenizer, &prompt.text, output.reasoning_budget);
         let reasoning = separates.then(reasoning).flatten();
         for mut request in parts {
+            request.images = images.clone();
             request.adapter.clone_from(&adapter);
             request.constraint = constraint.clone();
             request.reasoning = reasoning.clone();
@@ -92,6 +105,7 @@ pub(crate) async fn accept(
     }
     let timeout = options.timeout(limits.request_timeout);
     let generations = Generations::submit(&served, permit, requests, timeout).await?;
+    let generations = if encoded.is_empty() { generations } else { generations.holding(Box::new(memory)) };
     let answers = Answers::new(generations, choices);
     Ok(Accepted { model_id: served.id, model, prompts, options, answers })
 }
@@ -162,13 +176,23 @@ fn parser(output: &OutputOptions, rules: &OutputRules, prompt: &str) -> OutputPa
     rules.parser(output.parses_reasoning, tools, prompt)
 }
 
+/// Checks what a prompt with images cannot have.
+fn check_images(fields: &[ImageField], options: &GenerationOptions) -> Result<(), ApiError> {
+    if fields.is_empty() || options.prompt_logprobs.is_none() {
+        return Ok(());
+    }
+    let message = "the tokens of a prompt with images have no log-probabilities; leave `prompt_logprobs` out";
+    Err(ApiError::Unsupported { param: "prompt_logprobs".to_owned(), message: message.to_owned() })
+}
+
 async fn tokens_of(
     prompt: PromptInput,
+    images: Parts,
     model: &Arc<ServedModel>,
     skip_special: bool,
 ) -> Result<Vec<PromptTokens>, ApiError> {
     match prompt {
-        PromptInput::Chat(chat) => Ok(vec![ChatPrompt::tokens(*chat, model).await?]),
+        PromptInput::Chat(chat) => Ok(vec![ChatPrompt::tokens(*chat, model, images).await?]),
         PromptInput::Plain { prompts, add_special } => plain_tokens(prompts, model, add_special, skip_special).await,
     }
 }

@@ -10,14 +10,20 @@ use serde_json::{Map, Value, json};
 
 use super::blocking::on_blocking_thread;
 use super::error::ApiError;
+use super::image_insertion::{self, ImageForm, ImageSpan};
+use super::image_source::ImageField;
+use super::images::Parts;
 use super::prompt::PromptTokens;
 use crate::pipeline::runtime::ServedModel;
 
 /// A conversation and the inputs of its chat template.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ChatPrompt {
-    /// A list of messages, in the form chat templates expect.
+    /// A list of messages, in the form chat templates expect. The content of one with images is a list of parts: texts, and
+    /// `{"type": "image"}` where an image is.
     pub messages: Value,
+    /// The images, in the order of their parts.
+    pub images: Vec<ImageField>,
     pub tools: Option<Value>,
     pub documents: Option<Value>,
     pub variables: Map<String, Value>,
@@ -46,16 +52,26 @@ impl ChatPrompt {
     }
 
     /// The tokens to compute, and the end of their text. Rendering and tokenising run on a blocking thread, and a rendering
-    /// waits for a slot of its model. Dropping the future ends the rendering.
+    /// waits for a slot of its model. Dropping the future ends the rendering. In the place of the conversation's images come
+    /// `images`.
     ///
     /// # Errors
-    /// [`ApiError::InvalidRequest`] when the model has no template, or its template refuses the conversation.
-    pub async fn tokens(self, model: &Arc<ServedModel>) -> Result<PromptTokens, ApiError> {
-        self.rendered(model, |chat, prompt, model| {
-            let tokens = chat.encode(&prompt, model)?;
-            Ok(PromptTokens { tokens, text: tail(&prompt.text).to_owned(), files_left_out: 0 })
+    /// [`ApiError::InvalidRequest`] when the model has no template, or its template refuses the conversation or an image in it.
+    pub async fn tokens(self, model: &Arc<ServedModel>, images: Parts) -> Result<PromptTokens, ApiError> {
+        self.rendered(model, images, |chat, prompt, model, images| {
+            let (tokens, images) = chat.encode(&prompt, model, images)?;
+            Ok(PromptTokens { tokens, images, text: tail(&prompt.text).to_owned(), files_left_out: 0 })
         })
         .await
+    }
+
+    /// The tokens of a conversation without images.
+    ///
+    /// # Errors
+    /// As [`Self::tokens`], and [`ApiError::Unsupported`] for an image.
+    pub async fn tokens_of_text(self, model: &Arc<ServedModel>) -> Result<Vec<TokenId>, ApiError> {
+        self.refuse_images()?;
+        Ok(self.tokens(model, Parts::new()).await?.tokens)
     }
 
     /// As [`Self::tokens`], with all of their text.
@@ -63,10 +79,12 @@ impl ChatPrompt {
     /// # Errors
     /// As [`Self::tokens`].
     pub async fn tokens_and_text(self, model: &Arc<ServedModel>) -> Result<PromptTokens, ApiError> {
-        let read = |chat: &Self, prompt: RenderedPrompt, model: &ServedModel| {
-            Ok(PromptTokens { tokens: chat.encode(&prompt, model)?, text: prompt.text, files_left_out: 0 })
+        self.refuse_images()?;
+        let read = |chat: &Self, prompt: RenderedPrompt, model: &ServedModel, images: &Parts| {
+            let (tokens, images) = chat.encode(&prompt, model, images)?;
+            Ok(PromptTokens { tokens, images, text: prompt.text, files_left_out: 0 })
         };
-        self.rendered(model, read).await
+        self.rendered(model, Parts::new(), read).await
     }
 
     /// The prompt as the template renders it.
@@ -74,7 +92,16 @@ impl ChatPrompt {
     /// # Errors
     /// As [`Self::tokens`].
     pub async fn text(self, model: &Arc<ServedModel>) -> Result<String, ApiError> {
-        self.rendered(model, |_, prompt, _| Ok(prompt.text)).await
+        self.refuse_images()?;
+        self.rendered(model, Parts::new(), |_, prompt, _, _| Ok(prompt.text)).await
+    }
+
+    /// Refuses images where only texts are rendered.
+    fn refuse_images(&self) -> Result<(), ApiError> {
+        let Some(image) = self.images.first() else { return Ok(()) };
+        let param = image.kind_path.clone();
+        let message = format!("`{param}`: this path renders texts only; leave images out");
+        Err(ApiError::Unsupported { param, message })
     }
 
     /// The conversation with the instructions that the model's publisher recommends; `None` if it has its own.
@@ -89,23 +116,51 @@ impl ChatPrompt {
     async fn rendered<T: Send + 'static>(
         self,
         model: &Arc<ServedModel>,
-        read: impl FnOnce(&Self, RenderedPrompt, &ServedModel) -> Result<T, ApiError> + Send + 'static,
+        images: Parts,
+        read: impl FnOnce(&Self, RenderedPrompt, &ServedModel, &Parts) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let slot = model.rendering_slots.clone().acquire_owned().await.map_err(|_| ApiError::Internal)?;
         let cancellation = Cancellation::default();
         let _cancels = cancellation.on_drop();
         let model = model.clone();
+        let handle = tokio::runtime::Handle::current();
         on_blocking_thread(move || {
             let rendering = Rendering::of(&model, &cancellation)?;
-            let rendered = match self.instructed(model.card.system.as_deref()) {
-                // A template may refuse instructions, which the client has not asked for.
-                Some(instructed) => instructed.render(&rendering).or_else(|_| self.render(&rendering)),
-                None => self.render(&rendering),
+            let rendered = match images.is_empty() {
+                true => self.render_for(&rendering, &model),
+                false => {
+                    let find = || async { rendering.takes_parts() };
+                    let takes_parts = *handle.block_on(model.renders_parts.get_or_try_init(find))?;
+                    self.render_with_images(&rendering, &model, &images, takes_parts)
+                }
             };
             drop(slot);
-            read(&self, rendered?, &model)
+            read(&self, rendered?, &model, &images)
         })
         .await
+    }
+
+    /// Renders with the instructions that the model's publisher recommends, if the conversation has none.
+    fn render_for(&self, rendering: &Rendering<'_>, model: &ServedModel) -> Result<RenderedPrompt, ApiError> {
+        match self.instructed(model.card.system.as_deref()) {
+            // A template may refuse instructions, which the client has not asked for.
+            Some(instructed) => instructed.render(rendering).or_else(|_| self.render(rendering)),
+            None => self.render(rendering),
+        }
+    }
+
+    /// Renders, and puts the images into the prompt.
+    fn render_with_images(
+        &self,
+        rendering: &Rendering<'_>,
+        model: &ServedModel,
+        images: &Parts,
+        takes_parts: bool,
+    ) -> Result<RenderedPrompt, ApiError> {
+        let Some(model_images) = &model.images else { return Err(ApiError::Internal) };
+        let form = if takes_parts { ImageForm::Part } else { ImageForm::mark() };
+        let chat = ChatPrompt { messages: form.apply(&self.messages), ..self.clone() };
+        image_insertion::insert(&chat.render_for(rendering, model)?, &form, model_images.spec(), images)
     }
 
     /// The number of bytes of text to render and tokenise.
@@ -115,7 +170,13 @@ impl ChatPrompt {
         values.into_iter().flatten().map(text_bytes).chain(variables).sum()
     }
 
-    fn encode(&self, prompt: &RenderedPrompt, model: &ServedModel) -> Result<Vec<TokenId>, ApiError> {
+    /// The tokens of a prompt, and where its images are.
+    fn encode(
+        &self,
+        prompt: &RenderedPrompt,
+        model: &ServedModel,
+        images: &Parts,
+    ) -> Result<(Vec<TokenId>, Vec<ImageSpan>), ApiError> {
         // The template writes special tokens, BOS among them, as text.
         let tokens = model
             .tokenizer
@@ -124,7 +185,13 @@ impl ChatPrompt {
         if tokens.is_empty() {
             return Err(ApiError::invalid("messages", "the chat template renders these `messages` as an empty prompt"));
         }
-        Ok(tokens)
+        let spans = match (&model.images, images.is_empty()) {
+            (Some(model_images), false) => {
+                image_insertion::spans(&tokens, row_token(model, &model_images.spec().row_token)?, images)?
+            }
+            _ => Vec::new(),
+        };
+        Ok((tokens, spans))
     }
 
     fn render(&self, rendering: &Rendering<'_>) -> Result<RenderedPrompt, ApiError> {
@@ -180,6 +247,17 @@ impl ChatPrompt {
     }
 }
 
+/// The token with this spelling.
+fn row_token(model: &ServedModel, spelling: &str) -> Result<TokenId, ApiError> {
+    match model.tokenizer.encode(spelling, false, true).as_deref() {
+        Ok([token]) => Ok(*token),
+        found => {
+            tracing::error!(spelling, ?found, "the vocabulary has no token for the rows of images");
+            Err(ApiError::Internal)
+        }
+    }
+}
+
 /// Shows where the last message ends. The space at its end is gone if the template trims messages.
 const MARK: &str = "Continue-From-Here ";
 
@@ -220,6 +298,33 @@ impl<'a> Rendering<'a> {
             ApiError::invalid("messages", message)
         })?;
         Ok(Rendering { template, cancellation, model: &model.card.name })
+    }
+
+    /// Whether the template takes a message as a list of parts: it then writes the text of a part, and something else for an image.
+    fn takes_parts(&self) -> Result<bool, ApiError> {
+        const TEXT: &str = "Zebra-crossing";
+        let render = |content: Value| {
+            let messages = json!([{ "role": "user", "content": content }]);
+            let inputs = TemplateInputs {
+                messages: &messages,
+                tools: None,
+                documents: None,
+                add_generation_prompt: true,
+                variables: None,
+            };
+            match self.template.render_prompt(&inputs, self.cancellation) {
+                Ok(prompt) => Ok(Some(prompt.text)),
+                Err(ChatTemplateError::Refused(_) | ChatTemplateError::Render { .. }) => Ok(None),
+                Err(error) => Err(self.refusal(&error)),
+            }
+        };
+        let text = json!({ "type": "text", "text": TEXT });
+        let (with, without) = (render(json!([{ "type": "image" }, text]))?, render(json!([text]))?);
+        // A template of texts writes the list itself, with its brackets and names.
+        let is_text = |prompt: &String| {
+            prompt.matches(TEXT).count() == 1 && !prompt.contains("\"type\"") && !prompt.contains("'type'")
+        };
+        Ok(with.as_ref().is_some_and(is_text) && without.as_ref().is_some_and(is_text) && with != without)
     }
 
     fn run(&self, inputs: &TemplateInputs<'_>) -> Result<RenderedPrompt, ApiError> {

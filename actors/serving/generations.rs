@@ -22,6 +22,8 @@ pub(crate) struct Generations {
     _permit: Permit,
     /// Keeps the model loaded until then.
     _served: Served,
+    /// The memory of what it holds until then.
+    _memory: Option<Box<dyn Send + Sync>>,
 }
 
 impl Generations {
@@ -42,7 +44,13 @@ impl Generations {
             let generation = served.runtime.submit(&permit, request).await?;
             events.push(events_of(choice, generation).boxed());
         }
-        Ok(Generations { events, unfinished, timeout, _permit: permit, _served: served.clone() })
+        Ok(Generations { events, unfinished, timeout, _permit: permit, _served: served.clone(), _memory: None })
+    }
+
+    /// The sequences with memory that they hold until they end.
+    #[must_use]
+    pub fn holding(self, memory: Box<dyn Send + Sync>) -> Self {
+        Generations { _memory: Some(memory), ..self }
     }
 
     /// The next event of any sequence, with the sequence's number. `None` when all have finished.

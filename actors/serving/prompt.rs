@@ -4,6 +4,7 @@ use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::tokenizer::Tokenizer;
 
 use super::error::ApiError;
+use super::image_insertion::ImageSpan;
 use super::infill::Infill;
 use crate::pipeline::runtime::ServedModel;
 
@@ -59,7 +60,8 @@ impl PromptField {
             return Err(ApiError::invalid(&self.path, format!("`{}` must have at least one token", self.path)));
         }
         check_vocabulary(&tokens, &self.path, model)?;
-        Ok(PromptTokens { tokens, text: self.text(&model.tokenizer, skip_special), files_left_out })
+        let text = self.text(&model.tokenizer, skip_special);
+        Ok(PromptTokens { tokens, images: Vec::new(), text, files_left_out })
     }
 
     /// BOS comes before a text at the start only, and EOS is not added: the client marks the ends with its own ids.
@@ -130,6 +132,8 @@ fn not_in_vocabulary(token: TokenId, path: String, model: &ServedModel) -> ApiEr
 /// A prompt as tokens.
 pub(crate) struct PromptTokens {
     pub tokens: Vec<TokenId>,
+    /// Where its images are.
+    pub images: Vec<ImageSpan>,
     /// A plain prompt as text, for `echo`. The end of a rendered prompt, or all of it where that is wanted.
     pub text: String,
     /// Files of a text with a gap that do not fit the context.

@@ -6,6 +6,7 @@ use cuelight_engine::constraint::Grammar;
 
 use super::answers::Shown;
 use super::chat_prompt::ChatPrompt;
+use super::image_source::ImageField;
 use super::options::GenerationOptions;
 use super::prompt::PromptField;
 use crate::output::ToolSpec;
@@ -34,6 +35,14 @@ pub(crate) enum PromptInput {
 }
 
 impl PromptInput {
+    /// Takes the images out of a conversation.
+    pub fn take_images(&mut self) -> Vec<ImageField> {
+        match self {
+            PromptInput::Chat(chat) => std::mem::take(&mut chat.images),
+            PromptInput::Plain { .. } => Vec::new(),
+        }
+    }
+
     /// The number of prompts.
     pub fn count(&self) -> usize {
         match self {

@@ -46,11 +46,14 @@ use crate::models::Models;
 use crate::pipeline::planned_file::PlannedFile;
 use crate::pipeline::runtime::{Runtime, ServedModel};
 use crate::serving::accept::{ServingLimits, accept};
+use crate::serving::images::ImageLimits;
 use crate::serving::prompt::{PlainPrompt, PromptField};
 use crate::serving::request::{OutputOptions, PromptInput, ServingRequest};
 
 /// A session is bounded by nothing but its model.
-const LIMITS: ServingLimits = ServingLimits { highest_priority: i32::MIN, request_timeout: None };
+fn limits() -> ServingLimits {
+    ServingLimits { highest_priority: i32::MIN, request_timeout: None, images: ImageLimits::default() }
+}
 
 /// A loaded model and a context.
 ///
@@ -136,8 +139,7 @@ impl Session {
     /// # Errors
     /// [`SessionError::Refused`] when the model has no chat template, or it refuses the messages; the context is unchanged.
     pub async fn converse(&mut self, messages: &[Message]) -> Result<(), SessionError> {
-        let prompt = options::chat_prompt(messages).tokens(&self.model).await?;
-        self.context = prompt.tokens;
+        self.context = options::chat_prompt(messages).tokens_of_text(&self.model).await?;
         Ok(())
     }
 
@@ -158,7 +160,7 @@ impl Session {
             constraint: options.constraint(),
             output: OutputOptions::plain(),
         };
-        let accepted = accept(&self.models, LIMITS, request, ()).await?;
+        let accepted = accept(&self.models, limits(), request, ()).await?;
         Ok(TextStream::new(&mut self.context, accepted.answers))
     }
 

@@ -68,22 +68,22 @@ pub struct ChatTemplateOptions {
     pub parse_special_in_content: bool,
 }
 
-/// What a draft model uses of one memory.
+/// What a draft model, or a vision tower, uses of one memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DraftMemory {
+pub struct CompanionMemory {
     /// The device; `None` for the host's memory.
     pub device: Option<String>,
     /// All that it uses there.
     pub bytes: u64,
 }
 
-impl DraftMemory {
+impl CompanionMemory {
     /// The memories of a planned draft model, which is loaded without its tokenizer.
     #[must_use]
     pub fn of_plan(plan: &MemoryPlan) -> Vec<Self> {
         let memory = |pool: &Pool| {
             let bytes = MemoryBreakdown { text: 0, ..pool.used }.total();
-            DraftMemory { device: pool.device.clone(), bytes }
+            CompanionMemory { device: pool.device.clone(), bytes }
         };
         plan.pools.iter().map(memory).collect()
     }
@@ -118,7 +118,9 @@ pub struct LoadOptions {
     /// Bytes of host memory for copies of KV blocks.
     pub tier_bytes: u64,
     /// The memories of a draft model that is loaded with this one; none without a draft model.
-    pub draft: Vec<DraftMemory>,
+    pub draft: Vec<CompanionMemory>,
+    /// The memories of a vision tower that is loaded with this model, with the rows of images that are kept; none without.
+    pub vision: Vec<CompanionMemory>,
     /// How keys and values are stored.
     pub kv_type: KvType,
     /// Threads for CPU kernels, including the executor's own.
@@ -183,6 +185,7 @@ impl LoadOptions {
             request_bytes: 0,
             tier_bytes: 0,
             draft: Vec::new(),
+            vision: Vec::new(),
             kv_type: KvType::F16,
             threads: cpu::default_threads(),
             device: ComputeDevice::Cpu.into(),

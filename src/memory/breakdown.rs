@@ -24,12 +24,14 @@ pub struct MemoryBreakdown {
     pub requests: u64,
     /// The draft model, whole.
     pub draft: u64,
+    /// The vision tower, and the rows of images that are kept.
+    pub vision: u64,
 }
 
 impl MemoryBreakdown {
     /// Each use with its name.
     #[must_use]
-    pub fn named(&self) -> [(&'static str, u64); 9] {
+    pub fn named(&self) -> [(&'static str, u64); 10] {
         [
             ("weights", self.weights),
             ("KV cache", self.kv),
@@ -40,6 +42,7 @@ impl MemoryBreakdown {
             ("adapters", self.adapters),
             ("requests", self.requests),
             ("draft", self.draft),
+            ("vision", self.vision),
         ]
     }
 
@@ -64,6 +67,7 @@ impl Add for MemoryBreakdown {
             adapters: self.adapters + other.adapters,
             requests: self.requests + other.requests,
             draft: self.draft + other.draft,
+            vision: self.vision + other.vision,
         }
     }
 }

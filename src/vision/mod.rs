@@ -99,6 +99,12 @@ pub struct Tile {
 }
 
 impl Tile {
+    /// A part of an image with its patches.
+    #[must_use]
+    pub fn new(grid: [usize; 2], patches: Vec<f32>) -> Self {
+        Tile { grid, patches }
+    }
+
     /// Patches of a row, and rows of patches.
     #[must_use]
     pub fn grid(&self) -> [usize; 2] {
@@ -110,6 +116,15 @@ impl Tile {
     #[must_use]
     pub fn patches(&self) -> &[f32] {
         &self.patches
+    }
+}
+
+impl PreparedImage {
+    /// The number of embedding rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        let rows = |part: &ImagePart| if let ImagePart::Rows(rows) = part { *rows } else { 0 };
+        self.parts.iter().map(rows).sum()
     }
 }
 

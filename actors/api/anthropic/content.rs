@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::api::fields::{Fields, missing, wrong_type};
 use crate::serving::error::{ApiError, clip};
+use crate::serving::image_source::{ImageField, ImageSource};
 
 /// A block of content.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,7 +12,8 @@ pub(super) enum Block<'a> {
     Text(&'a str),
     Thinking(&'a str),
     ToolUse { id: &'a str, name: &'a str, input: Map<String, Value> },
-    ToolResult { id: &'a str, text: String },
+    Image(Box<ImageField>),
+    ToolResult { id: &'a str, text: String, images: Vec<ImageField> },
 }
 
 /// Who may write which blocks.
@@ -47,11 +49,12 @@ fn read_block<'a>(block: &Fields<'a>, author: Author) -> Result<Option<Block<'a>
         ("redacted_thinking", Author::Assistant) => Ok(None),
         ("tool_use", Author::Assistant) => read_tool_use(block).map(Some),
         ("tool_result", Author::User) => read_tool_result(block).map(Some),
+        ("image", Author::User) => Ok(Some(Block::Image(Box::new(read_image(block)?)))),
         ("image" | "document", _) => Err(no_media(path, kind)),
         (other, _) => {
             let known = match author {
                 Author::System => "\"text\"",
-                Author::User => "\"text\" or \"tool_result\"",
+                Author::User => "\"text\", \"image\" or \"tool_result\"",
                 Author::Assistant => "\"text\", \"thinking\", \"redacted_thinking\" or \"tool_use\"",
             };
             Err(ApiError::invalid(&path, format!("`{path}` must be {known} in this message, not {}", clip(other))))
@@ -69,34 +72,63 @@ fn read_tool_use<'a>(block: &Fields<'a>) -> Result<Block<'a>, ApiError> {
 
 fn read_tool_result<'a>(block: &Fields<'a>) -> Result<Block<'a>, ApiError> {
     let path = block.path("content");
+    let mut images = Vec::new();
     let mut text = match block.get("content") {
         None => String::new(),
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(parts)) => {
-            let read = |(index, part)| read_result_part(&Fields::of(part, format!("{path}[{index}]"))?);
-            parts.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?.join("\n")
+            let mut read =
+                |(index, part)| read_result_part(&Fields::of(part, format!("{path}[{index}]"))?, &mut images);
+            let texts = parts.iter().enumerate().filter_map(|part| read(part).transpose());
+            texts.collect::<Result<Vec<_>, _>>()?.join("\n")
         }
         Some(other) => return Err(wrong_type(&path, "a string or a list of blocks", other)),
     };
     if block.bool("is_error")?.unwrap_or(false) {
         text.insert_str(0, "Error: ");
     }
-    Ok(Block::ToolResult { id: required(block, "tool_use_id")?, text })
+    Ok(Block::ToolResult { id: required(block, "tool_use_id")?, text, images })
 }
 
-fn read_result_part<'a>(part: &Fields<'a>) -> Result<&'a str, ApiError> {
+/// The text of a part. An image has none and is added to the images.
+fn read_result_part<'a>(part: &Fields<'a>, images: &mut Vec<ImageField>) -> Result<Option<&'a str>, ApiError> {
     let path = part.path("type");
-    match part.string("type")?.ok_or_else(|| missing(&path, "\"text\""))? {
-        "text" => required(part, "text"),
+    match part.string("type")?.ok_or_else(|| missing(&path, "\"text\" or \"image\""))? {
+        "text" => required(part, "text").map(Some),
         // The result of a search for tools, which are all in the prompt already.
-        "tool_reference" => required(part, "tool_name"),
-        kind @ ("image" | "document") => Err(no_media(path, kind)),
-        other => Err(ApiError::invalid(&path, format!("`{path}` must be \"text\", not {}", clip(other)))),
+        "tool_reference" => required(part, "tool_name").map(Some),
+        "image" => {
+            images.push(read_image(part)?);
+            Ok(None)
+        }
+        "document" => Err(no_media(path, "document")),
+        other => Err(ApiError::invalid(&path, format!("`{path}` must be \"text\" or \"image\", not {}", clip(other)))),
     }
 }
 
+fn read_image(block: &Fields<'_>) -> Result<ImageField, ApiError> {
+    let path = block.path("source");
+    let source = block.object("source")?.ok_or_else(|| missing(&path, "the source of the image"))?;
+    let kind = source.path("type");
+    let (name, is_url) = match source.string("type")?.ok_or_else(|| missing(&kind, "\"base64\" or \"url\""))? {
+        "base64" => ("data", false),
+        "url" => ("url", true),
+        "file" => {
+            let message = format!("`{kind}` cannot be file: this server keeps no files; send the image as base64");
+            return Err(ApiError::Unsupported { param: kind, message });
+        }
+        other => {
+            let message = format!("`{kind}` must be \"base64\" or \"url\", not {}", clip(other));
+            return Err(ApiError::invalid(kind, message));
+        }
+    };
+    let (text, path) = (required(&source, name)?, source.path(name));
+    let source = if is_url { ImageSource::of_url(text, &path)? } else { ImageSource::Base64(text.to_owned()) };
+    Ok(ImageField { source, path, kind_path: block.path("type"), kind: Some("image") })
+}
+
 fn no_media(path: String, kind: &str) -> ApiError {
-    let message = format!("`{path}` cannot be {kind}: this model accepts text only");
+    let message = format!("`{path}` cannot be {kind}: only text, and images in messages of users, are accepted");
     ApiError::Unsupported { param: path, message }
 }
 

@@ -6,14 +6,18 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use super::content::{self, Author, Block};
+use crate::api::content::Content;
 use crate::api::fields::{Fields, missing};
 use crate::serving::error::{ApiError, clip};
+use crate::serving::image_source::ImageField;
 
 /// A conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Conversation {
     /// Messages for the chat template.
     pub messages: Value,
+    /// Their images.
+    pub images: Vec<ImageField>,
     /// The last message is the beginning of the answer.
     pub continues_answer: bool,
 }
@@ -44,7 +48,7 @@ impl Conversation {
 #[derive(Debug, Default)]
 struct Turn {
     role: &'static str,
-    text: String,
+    content: Content,
     reasoning: String,
     tool_calls: Vec<Value>,
     /// The id of the call that this is the result of, and the tool's name.
@@ -56,6 +60,7 @@ struct Turns {
     turns: Vec<Turn>,
     /// The names of the tools called, by the ids of the calls.
     called: HashMap<String, String>,
+    images: Vec<ImageField>,
 }
 
 impl Turns {
@@ -81,25 +86,32 @@ impl Turns {
         };
         let texts: Vec<String> = blocks.iter().filter_map(text).collect();
         if !texts.is_empty() {
-            self.push(Turn { role: "system", text: texts.join("\n"), ..Turn::default() });
+            self.push(Turn { role: "system", content: Content::text(texts.join("\n")), ..Turn::default() });
         }
     }
 
     fn add_turn(&mut self, role: &'static str, blocks: Vec<Block<'_>>) {
         let mut turn = Turn { role, ..Turn::default() };
-        let is_only_results =
-            !blocks.is_empty() && blocks.iter().all(|block| matches!(block, Block::ToolResult { .. }));
+        // Few templates take images in a result of a tool, so the message with the result shows them.
+        let is_result = |block: &Block<'_>| matches!(block, Block::ToolResult { images, .. } if images.is_empty());
+        let is_only_results = !blocks.is_empty() && blocks.iter().all(is_result);
         for block in blocks {
             match block {
-                Block::Text(text) => append_line(&mut turn.text, text),
+                Block::Text(text) => turn.content.push_text("\n", text),
+                Block::Image(image) => {
+                    turn.content.push_image();
+                    self.images.push(*image);
+                }
                 Block::Thinking(text) => append_line(&mut turn.reasoning, text),
                 Block::ToolUse { id, name, input } => {
                     self.called.insert(id.to_owned(), name.to_owned());
                     turn.tool_calls.push(tool_call(id, name, input));
                 }
-                Block::ToolResult { id, text } => {
+                Block::ToolResult { id, text, images } => {
                     let result_of = Some((id.to_owned(), self.called.get(id).cloned()));
-                    self.turns.push(Turn { role: "tool", text, result_of, ..Turn::default() });
+                    self.turns.push(Turn { role: "tool", content: Content::text(text), result_of, ..Turn::default() });
+                    images.iter().for_each(|_| turn.content.push_image());
+                    self.images.extend(images);
                 }
             }
         }
@@ -112,7 +124,7 @@ impl Turns {
     fn push(&mut self, turn: Turn) {
         match self.turns.last_mut().filter(|last| last.role == turn.role) {
             Some(last) => {
-                append_line(&mut last.text, &turn.text);
+                last.content.append("\n", turn.content);
                 append_line(&mut last.reasoning, &turn.reasoning);
                 last.tool_calls.extend(turn.tool_calls);
             }
@@ -124,8 +136,9 @@ impl Turns {
         let continues_answer = self
             .turns
             .last()
-            .is_some_and(|last| last.role == "assistant" && last.tool_calls.is_empty() && !last.text.trim().is_empty());
-        Conversation { messages: self.turns.into_iter().map(Turn::message).collect(), continues_answer }
+            .is_some_and(|last| last.role == "assistant" && last.tool_calls.is_empty() && !last.content.is_blank());
+        let messages = self.turns.into_iter().map(Turn::message).collect();
+        Conversation { messages, images: self.images, continues_answer }
     }
 }
 
@@ -133,7 +146,7 @@ impl Turn {
     fn message(self) -> Value {
         let mut message = Map::new();
         message.insert("role".to_owned(), json!(self.role));
-        message.insert("content".to_owned(), json!(self.text));
+        message.insert("content".to_owned(), self.content.json());
         if !self.reasoning.is_empty() {
             // Templates use either name.
             message.insert("reasoning_content".to_owned(), json!(self.reasoning));
@@ -293,11 +306,12 @@ mod tests {
             (json!({ "messages": [{ "role": "user" }] }), "messages[0].content"),
             (json!({ "system": 5, "messages": [{ "role": "user", "content": "a" }] }), "system"),
             (user(json!([{ "type": "text" }])), "messages[0].content[0].text"),
-            (user(json!([{ "type": "image", "source": {} }])), "messages[0].content[0].type"),
+            (user(json!([{ "type": "image", "source": {} }])), "messages[0].content[0].source.type"),
+            (user(json!([{ "type": "document", "source": {} }])), "messages[0].content[0].type"),
             (user(json!([{ "type": "document", "source": {} }])), "messages[0].content[0].type"),
             (user(json!([{ "type": "tool_use", "id": "1", "name": "f" }])), "messages[0].content[0].type"),
             (user(json!([{ "type": "tool_result" }])), "messages[0].content[0].tool_use_id"),
-            (result(json!({ "type": "image" })), "messages[0].content[0].content[0].type"),
+            (result(json!({ "type": "image" })), "messages[0].content[0].content[0].source"),
             (result(json!({ "type": "smell" })), "messages[0].content[0].content[0].type"),
         ] {
             match read(&body).unwrap_err() {

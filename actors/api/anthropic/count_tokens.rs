@@ -11,17 +11,21 @@ use crate::api::extract::JsonBody;
 use crate::api::fields::Fields;
 use crate::api::server::SharedServer;
 use crate::serving::error::ApiError;
+use crate::serving::images;
 
 /// Renders and tokenises the prompt, and generates nothing.
 pub(super) async fn count(
     State(server): State<SharedServer>,
     caller: Caller,
-    JsonBody { value: body, memory: _memory }: JsonBody,
+    JsonBody { value: body, mut memory }: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
     let fields = Fields::of_body(&body)?;
-    let chat = read_chat(&fields, &Tools::read(&fields)?)?;
+    let mut chat = read_chat(&fields, &Tools::read(&fields)?)?;
     let served = server.served(fields.string("model")?).await?;
     let _permit = served.runtime.try_permit_for(caller.client(), 1)?;
-    let prompt = chat.tokens(&served.model()?).await?;
+    let model = served.model()?;
+    let images =
+        images::measure(std::mem::take(&mut chat.images), &model, &server.limits().images, &mut memory).await?;
+    let prompt = chat.tokens(&model, images).await?;
     Ok(Json(json!({ "input_tokens": prompt.tokens.len() })))
 }

@@ -39,9 +39,10 @@ pub(super) fn read(caller: &Caller, fields: &Fields<'_>, options: &ServerOptions
 /// # Errors
 /// [`ApiError::InvalidRequest`] or [`ApiError::Unsupported`] that names the field by its path.
 pub(super) fn read_chat(fields: &Fields<'_>, tools: &Tools) -> Result<ChatPrompt, ApiError> {
-    let Conversation { messages, continues_answer } = Conversation::read(fields)?;
+    let Conversation { messages, images, continues_answer } = Conversation::read(fields)?;
     let prompt = ChatPrompt {
         messages,
+        images,
         tools: tools.for_template.clone(),
         documents: None,
         variables: thinking::template_variables(fields)?,

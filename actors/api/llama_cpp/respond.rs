@@ -11,6 +11,7 @@ use crate::api::server::Server;
 use crate::api::sse;
 use crate::serving::accept::{Accepted, accept};
 use crate::serving::error::ApiError;
+use crate::serving::memory::RequestBudget;
 use crate::serving::request::ServingRequest;
 
 /// The response to `request`. `memory` is what its body holds.
@@ -21,7 +22,7 @@ pub(super) async fn respond(
     server: &Server,
     request: ServingRequest,
     response_fields: ResponseFields,
-    memory: impl Send,
+    memory: impl RequestBudget,
 ) -> Result<Response, ApiError> {
     let accepted = accept(&server.models, server.limits(), request, memory).await?;
     let Accepted { model_id, model, prompts, options, answers } = accepted;

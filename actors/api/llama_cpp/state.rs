@@ -46,7 +46,7 @@ pub(super) async fn props(
         "bos_token": token(model.tokenizer.bos()),
         "eos_token": token(model.tokenizer.eos()),
         "build_info": concat!("cuelight-", env!("CARGO_PKG_VERSION")),
-        "modalities": { "vision": false, "audio": false },
+        "modalities": { "vision": model.images.is_some(), "audio": false },
         "is_sleeping": false,
     })))
 }

@@ -15,6 +15,7 @@ use crate::models::KeepAlive;
 use crate::pipeline::runtime::ServedModel;
 use crate::serving::accept::{accept, find_output_rules};
 use crate::serving::error::ApiError;
+use crate::serving::memory::RequestBudget;
 use crate::serving::request::ServingRequest;
 
 /// A request, as far as it does not concern the text.
@@ -81,7 +82,7 @@ impl Call {
         server: &Server,
         request: ServingRequest,
         context_tokens: Option<usize>,
-        memory: impl Send,
+        memory: impl RequestBudget,
     ) -> Result<Response, ApiError> {
         if self.think.is_required {
             self.check_reasoning(server).await?;

@@ -29,7 +29,7 @@ pub(super) fn details(info: &ModelInfo) -> Value {
     })
 }
 
-/// What the model can do: completion, and of a loaded model perhaps insertion, tools and thinking; or embedding alone. Ollama has no
+/// What the model can do: completion, and of a loaded model perhaps insertion, tools, thinking and vision; or embedding alone. Ollama has no
 /// word for rerankers.
 pub(super) async fn capabilities(info: &ModelInfo) -> Vec<&'static str> {
     if let Some(embedding) = info.model.as_ref().map(|model| model.card.embedding).filter(|made| made.is_only) {
@@ -44,6 +44,7 @@ pub(super) async fn capabilities(info: &ModelInfo) -> Vec<&'static str> {
             ("insert", has_infill),
             ("tools", rules.format.has_tool_calls()),
             ("thinking", rules.format.has_reasoning()),
+            ("vision", model.images.is_some()),
         ];
         capabilities.extend(known.into_iter().filter(|(_, has)| *has).map(|(name, _)| name));
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::answer::Form;
 use super::call::Call;
-use super::messages::refuse_images;
+use super::messages::{read_images, with_images};
 use super::{format, options};
 use crate::api::caller::Caller;
 use crate::api::extract::JsonBody;
@@ -15,6 +15,7 @@ use crate::api::fields::Fields;
 use crate::api::server::{Server, SharedServer};
 use crate::serving::chat_prompt::ChatPrompt;
 use crate::serving::error::ApiError;
+use crate::serving::image_source::ImageField;
 use crate::serving::infill::Infill;
 use crate::serving::prompt::{PlainPrompt, PromptField};
 use crate::serving::request::{OutputOptions, PromptInput, ServingRequest};
@@ -29,14 +30,17 @@ pub(super) async fn create(
     refuse(&fields)?;
     let prompt = fields.string("prompt")?.unwrap_or_default();
     let is_raw = fields.bool("raw")?.unwrap_or(false);
-    let prompt = if let Some(suffix) = text(&fields, "suffix")? {
+    let images = read_images(&fields)?;
+    let prompt = if !images.is_empty() {
+        with_message(&fields, &call, prompt, images)?
+    } else if let Some(suffix) = text(&fields, "suffix")? {
         with_gap(&fields, prompt, suffix)?
     } else if prompt.is_empty() {
         return call.load(&server).await;
     } else if is_raw || (text(&fields, "system")?.is_none() && !call.has_template(&server).await?) {
         plain("prompt", PlainPrompt::Text(prompt.to_owned()))
     } else {
-        templated(&fields, &call, prompt)?
+        templated(&fields, &call, prompt, Vec::new())?
     };
     let (request, context_tokens) = read(&server, &caller, &fields, &call, prompt)?;
     drop(body);
@@ -45,7 +49,6 @@ pub(super) async fn create(
 
 /// Refuses what would change the prompt in a way that this server does not support.
 fn refuse(fields: &Fields<'_>) -> Result<(), ApiError> {
-    refuse_images(fields)?;
     if text(fields, "template")?.is_none() {
         return Ok(());
     }
@@ -92,11 +95,27 @@ fn with_gap(fields: &Fields<'_>, prefix: &str, suffix: &str) -> Result<PromptInp
     Ok(plain("suffix", PlainPrompt::Infill(Box::new(infill))))
 }
 
-fn templated(fields: &Fields<'_>, call: &Call, prompt: &str) -> Result<PromptInput, ApiError> {
+/// A prompt with images, which needs a message.
+fn with_message(
+    fields: &Fields<'_>,
+    call: &Call,
+    prompt: &str,
+    images: Vec<ImageField>,
+) -> Result<PromptInput, ApiError> {
+    let others = [("suffix", text(fields, "suffix")?.is_some()), ("raw", fields.bool("raw")?.unwrap_or(false))];
+    if let Some((name, _)) = others.into_iter().find(|(_, is_set)| *is_set) {
+        return Err(ApiError::invalid(name, format!("`{name}` and `images` exclude each other")));
+    }
+    templated(fields, call, prompt, images)
+}
+
+fn templated(fields: &Fields<'_>, call: &Call, prompt: &str, images: Vec<ImageField>) -> Result<PromptInput, ApiError> {
     let system = text(fields, "system")?.map(|system| json!({ "role": "system", "content": system }));
-    let messages: Value = system.into_iter().chain([json!({ "role": "user", "content": prompt })]).collect();
+    let messages: Value =
+        system.into_iter().chain([json!({ "role": "user", "content": with_images(images.len(), prompt) })]).collect();
     let prompt = ChatPrompt {
         messages,
+        images,
         tools: None,
         documents: None,
         variables: call.think.variables.clone(),
@@ -116,9 +135,7 @@ mod tests {
     #[test]
     fn fields_that_cannot_be_honoured_are_refused_unless_they_are_empty() {
         let refused = |body: &Value| refuse(&Fields::of_body(body).unwrap()).is_err();
-        for body in [json!({ "template": "{{ .Prompt }}" }), json!({ "images": ["aGk="] })] {
-            assert!(refused(&body), "{body}");
-        }
+        assert!(refused(&json!({ "template": "{{ .Prompt }}" })));
         assert!(!refused(&json!({ "suffix": "", "template": "", "images": [], "context": [1, 2] })));
     }
 }

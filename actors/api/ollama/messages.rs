@@ -4,43 +4,59 @@ use std::collections::VecDeque;
 
 use serde_json::{Map, Value, json};
 
-use crate::api::fields::{Fields, missing};
+use crate::api::content::Content;
+use crate::api::fields::{Fields, missing, wrong_type};
 use crate::api::openai::messages::{call_arguments, read_role};
 use crate::serving::error::ApiError;
+use crate::serving::image_source::{ImageField, ImageSource};
 
-/// Reads `messages`.
+/// Reads `messages`, and adds their images.
 ///
 /// # Errors
 /// [`ApiError::InvalidRequest`] or [`ApiError::Unsupported`] that names the field by its path.
-pub(super) fn read(fields: &Fields<'_>) -> Result<Value, ApiError> {
+pub(super) fn read(fields: &Fields<'_>, images: &mut Vec<ImageField>) -> Result<Value, ApiError> {
     let path = fields.path("messages");
     let messages = fields.array("messages")?.ok_or_else(|| missing(&path, "a list of messages"))?;
     let mut calls = OpenCalls::default();
     let messages = messages.iter().enumerate();
     messages
-        .map(|(index, message)| read_message(&Fields::of(message, format!("{path}[{index}]"))?, &mut calls))
+        .map(|(index, message)| read_message(&Fields::of(message, format!("{path}[{index}]"))?, &mut calls, images))
         .collect()
 }
 
-/// Refuses images, which no model here accepts.
+/// Reads `images`: files in base64, or data URLs.
 ///
 /// # Errors
-/// [`ApiError::Unsupported`].
-pub(super) fn refuse_images(fields: &Fields<'_>) -> Result<(), ApiError> {
-    if fields.array("images")?.is_none_or(Vec::is_empty) {
-        return Ok(());
-    }
-    let param = fields.path("images");
-    let message = format!("`{param}` is not supported: this model accepts text only");
-    Err(ApiError::Unsupported { param, message })
+/// [`ApiError::InvalidRequest`].
+pub(super) fn read_images(fields: &Fields<'_>) -> Result<Vec<ImageField>, ApiError> {
+    let path = fields.path("images");
+    let images = fields.array("images")?.into_iter().flatten().enumerate();
+    let read = |(index, image): (usize, &Value)| {
+        let image_path = format!("{path}[{index}]");
+        let Value::String(text) = image else { return Err(wrong_type(&image_path, "an image in base64", image)) };
+        let source = match text.starts_with("data:") {
+            true => ImageSource::of_url(text, &image_path)?,
+            false => ImageSource::Base64(text.clone()),
+        };
+        Ok(ImageField { path: image_path, kind_path: path.clone(), kind: None, source })
+    };
+    images.map(read).collect()
 }
 
-fn read_message(message: &Fields<'_>, calls: &mut OpenCalls) -> Result<Value, ApiError> {
-    refuse_images(message)?;
+/// The content of a message with images: they come before its text.
+pub(super) fn with_images(images: usize, text: &str) -> Value {
+    let mut content = Content::images(images);
+    content.push_text("\n", text);
+    content.json()
+}
+
+fn read_message(message: &Fields<'_>, calls: &mut OpenCalls, images: &mut Vec<ImageField>) -> Result<Value, ApiError> {
     let role = read_role(message)?;
+    let own = read_images(message)?;
     let mut read = Map::new();
     read.insert("role".to_owned(), json!(role));
-    read.insert("content".to_owned(), json!(message.string("content")?.unwrap_or_default()));
+    read.insert("content".to_owned(), with_images(own.len(), message.string("content")?.unwrap_or_default()));
+    images.extend(own);
     if let Some(thinking) = message.string("thinking")?.filter(|text| !text.is_empty()) {
         // Templates use any of these names.
         for name in ["reasoning_content", "reasoning", "thinking"] {
@@ -108,7 +124,7 @@ mod tests {
 
     fn messages(messages: Value) -> Result<Value, ApiError> {
         let body = json!({ "messages": messages });
-        read(&Fields::of_body(&body).unwrap())
+        read(&Fields::of_body(&body).unwrap(), &mut Vec::new())
     }
 
     #[test]
@@ -153,6 +169,20 @@ mod tests {
     }
 
     #[test]
+    fn images_come_before_the_text_of_their_message() {
+        let body = json!({ "messages": [{ "role": "user", "content": "a", "images": ["aGk=", "data:image/png;base64,aGk="] }] });
+        let mut images = Vec::new();
+        let read = read(&Fields::of_body(&body).unwrap(), &mut images).unwrap();
+        let image = json!({ "type": "image" });
+        assert_eq!(read[0]["content"], json!([image, image, { "type": "text", "text": "a" }]));
+        assert!(images.iter().all(|image| image.source == ImageSource::Base64("aGk=".to_owned())));
+        assert_eq!(
+            (images[1].path.as_str(), images[1].kind_path.as_str()),
+            ("messages[0].images[1]", "messages[0].images")
+        );
+    }
+
+    #[test]
     fn an_invalid_field_is_named_by_its_path() {
         for (conversation, path) in [
             (json!("hi"), "messages"),
@@ -160,7 +190,8 @@ mod tests {
             (json!([{ "content": "a" }]), "messages[0].role"),
             (json!([{ "role": "wizard" }]), "messages[0].role"),
             (json!([{ "role": "user", "content": [] }]), "messages[0].content"),
-            (json!([{ "role": "user", "content": "a", "images": ["aGk="] }]), "messages[0].images"),
+            (json!([{ "role": "user", "content": "a", "images": "aGk=" }]), "messages[0].images"),
+            (json!([{ "role": "user", "content": "a", "images": [5] }]), "messages[0].images[0]"),
             (json!([{ "role": "assistant", "tool_calls": [{}] }]), "messages[0].tool_calls[0].function"),
             (
                 json!([{ "role": "assistant", "tool_calls": [{ "function": {} }] }]),

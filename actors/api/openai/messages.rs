@@ -4,37 +4,42 @@
 use serde_json::{Map, Value, json};
 
 use super::custom_tool;
+use crate::api::content::{self, Content};
 use crate::api::fields::{Fields, missing, wrong_type};
 use crate::serving::error::{ApiError, clip};
+use crate::serving::image_source::ImageField;
 
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
-/// Reads `messages`.
+/// Reads `messages`, and adds their images.
 ///
 /// # Errors
 /// [`ApiError::InvalidRequest`] or [`ApiError::Unsupported`] that names the field by its path.
-pub(super) fn read(fields: &Fields<'_>) -> Result<Value, ApiError> {
+pub(super) fn read(fields: &Fields<'_>, images: &mut Vec<ImageField>) -> Result<Value, ApiError> {
     let path = fields.path("messages");
     let messages = fields.array("messages")?.ok_or_else(|| missing(&path, "a list of messages"))?;
     if messages.is_empty() {
         return Err(ApiError::invalid(path, "`messages` must have at least one message"));
     }
     let messages = messages.iter().enumerate();
-    messages.map(|(index, message)| read_message(&Fields::of(message, format!("{path}[{index}]"))?)).collect()
+    messages.map(|(index, message)| read_message(&Fields::of(message, format!("{path}[{index}]"))?, images)).collect()
 }
 
-fn read_message(message: &Fields<'_>) -> Result<Value, ApiError> {
+fn read_message(message: &Fields<'_>, images: &mut Vec<ImageField>) -> Result<Value, ApiError> {
     let role = read_role(message)?;
     let tool_calls = message.array("tool_calls")?.filter(|calls| !calls.is_empty());
     let content = match message.get("content") {
-        Some(content) => read_content(content, &message.path("content"))?,
+        Some(content) if matches!(role, "user" | "tool") => {
+            read_parts(content, &message.path("content"), images)?.json()
+        }
+        Some(content) => Value::String(read_content(content, &message.path("content"))?),
         // A turn that only called tools, or an empty answer, has no content, and a tool may have nothing to say.
-        None if role == "assistant" || message.map().contains_key("content") => String::new(),
+        None if role == "assistant" || message.map().contains_key("content") => json!(""),
         None => return Err(missing(&message.path("content"), "a string or a list of text parts")),
     };
     let mut read = Map::new();
     read.insert("role".to_owned(), json!(role));
-    read.insert("content".to_owned(), json!(content));
+    read.insert("content".to_owned(), content);
     if let Some(calls) = tool_calls {
         let calls = calls.iter().enumerate();
         let path = message.path("tool_calls");
@@ -74,39 +79,71 @@ pub(in crate::api) fn read_role(message: &Fields<'_>) -> Result<&'static str, Ap
     }
 }
 
-/// The text of a message. Parts are joined by line breaks.
+/// The text of a message that may have no images. Parts are joined by line breaks.
+///
+/// # Errors
+/// As [`read_parts`], and [`ApiError::Unsupported`] for an image.
 pub(super) fn read_content(content: &Value, path: &str) -> Result<String, ApiError> {
+    let mut images = Vec::new();
+    let content = read_parts(content, path, &mut images)?;
+    content::refuse_images(&images)?;
+    Ok(content.into_text())
+}
+
+/// The texts and images of a message. Texts are joined by line breaks.
+///
+/// # Errors
+/// [`ApiError::InvalidRequest`] or [`ApiError::Unsupported`] that names the field by its path.
+pub(super) fn read_parts(content: &Value, path: &str, images: &mut Vec<ImageField>) -> Result<Content, ApiError> {
     match content {
-        Value::String(text) => Ok(text.clone()),
+        Value::String(text) => Ok(Content::text(text)),
         Value::Array(parts) => {
-            let texts: Result<Vec<&str>, _> =
-                parts.iter().enumerate().map(|(index, part)| read_part(part, format!("{path}[{index}]"))).collect();
-            Ok(texts?.join("\n"))
+            let mut read = Content::default();
+            for (index, part) in parts.iter().enumerate() {
+                read_part(part, format!("{path}[{index}]"), &mut read, images)?;
+            }
+            Ok(read)
         }
-        other => Err(wrong_type(path, "a string or a list of text parts", other)),
+        other => Err(wrong_type(path, "a string or a list of parts", other)),
     }
 }
 
-fn read_part(part: &Value, path: String) -> Result<&str, ApiError> {
+fn read_part(part: &Value, path: String, read: &mut Content, images: &mut Vec<ImageField>) -> Result<(), ApiError> {
     if let Value::String(text) = part {
-        return Ok(text);
+        read.push_text("\n", text);
+        return Ok(());
     }
     let part = Fields::of(part, path)?;
     let path = part.path("type");
     let field = match part.string("type")? {
         Some("text" | "input_text" | "output_text") => "text",
         Some("refusal") => "refusal",
-        Some(
-            kind @ ("image_url" | "input_image" | "image" | "input_audio" | "audio_url" | "video_url" | "file"
-            | "input_file"),
-        ) => {
-            let message = format!("`{path}` cannot be {kind}: this model accepts text only");
+        Some("image_url") => return add_image(&part, "image_url", read, images),
+        Some("input_image") => return add_image(&part, "input_image", read, images),
+        Some(kind @ ("image" | "input_audio" | "audio_url" | "video_url" | "file" | "input_file")) => {
+            let message = format!("`{path}` cannot be {kind}: only text and image_url are accepted");
             return Err(ApiError::Unsupported { param: path, message });
         }
-        Some(other) => return Err(ApiError::invalid(&path, format!("`{path}` must be \"text\", not {}", clip(other)))),
-        None => return Err(missing(&path, "\"text\"")),
+        Some(other) => {
+            let message = format!("`{path}` must be \"text\" or \"image_url\", not {}", clip(other));
+            return Err(ApiError::invalid(&path, message));
+        }
+        None => return Err(missing(&path, "\"text\" or \"image_url\"")),
     };
-    part.string(field)?.ok_or_else(|| missing(&part.path(field), "the part's text"))
+    let text = part.string(field)?.ok_or_else(|| missing(&part.path(field), "the part's text"))?;
+    read.push_text("\n", text);
+    Ok(())
+}
+
+fn add_image(
+    part: &Fields<'_>,
+    kind: &'static str,
+    read: &mut Content,
+    images: &mut Vec<ImageField>,
+) -> Result<(), ApiError> {
+    images.push(content::read_image_url(part, kind)?);
+    read.push_image();
+    Ok(())
 }
 
 /// A tool call as templates expect it. The API carries its arguments as JSON in a string; templates expect an object.
@@ -152,7 +189,7 @@ mod tests {
 
     fn messages(messages: Value) -> Result<Value, ApiError> {
         let body = json!({ "messages": messages });
-        read(&Fields::of_body(&body).unwrap())
+        read(&Fields::of_body(&body).unwrap(), &mut Vec::new())
     }
 
     #[test]
@@ -235,7 +272,12 @@ mod tests {
             (json!([{ "content": "a" }]), "messages[0].role"),
             (json!([{ "role": "user" }]), "messages[0].content"),
             (json!([{ "role": "user", "content": [{ "type": "text" }] }]), "messages[0].content[0].text"),
-            (json!([{ "role": "user", "content": [{ "type": "image_url" }] }]), "messages[0].content[0].type"),
+            (json!([{ "role": "user", "content": [{ "type": "image_url" }] }]), "messages[0].content[0].image_url"),
+            (json!([{ "role": "user", "content": [{ "type": "video_url" }] }]), "messages[0].content[0].type"),
+            (
+                json!([{ "role": "system", "content": [{ "type": "image_url", "image_url": "data:;base64,aGk=" }] }]),
+                "messages[0].content[0].type",
+            ),
             (json!([{ "role": "user", "content": [{ "type": "smell" }] }]), "messages[0].content[0].type"),
             (
                 json!([{ "role": "assistant", "tool_calls": [{ "type": "custom", "custom": { "name": "c" } }] }]),

@@ -106,7 +106,11 @@ const ADAPTER_NAME: &[Field] = &[field("lora_name", Text, "The name of the adapt
 const ADAPTER_PATH: &[Field] = &[field("lora_path", Text, "Its GGUF file or PEFT directory on the server.")];
 
 const CONVERSATION: &[Field] = &[
-    field("messages", List, "The conversation, with roles system, developer, user, assistant and tool."),
+    field(
+        "messages",
+        List,
+        "The conversation, with roles system, developer, user, assistant and tool; content may have parts of type image_url.",
+    ),
     field("tools", List, "The functions and custom tools that the model may call."),
     field("tool_choice", Any, "auto, none, required, a named tool, or allowed_tools."),
     field("parallel_tool_calls", Boolean, "Whether an answer may have several calls; default true."),
@@ -280,7 +284,7 @@ const RESPONSES: &[Field] = &[
 ];
 
 const ANTHROPIC_CONVERSATION: &[Field] = &[
-    field("messages", List, "The conversation, with roles user and assistant."),
+    field("messages", List, "The conversation, with roles user and assistant; content may have blocks of type image."),
     field("system", Any, "A text, or a list of text blocks."),
     field("tools", List, "Tools with a name and an input_schema."),
     field("tool_choice", Object, "auto, any, tool or none; with disable_parallel_tool_use at most one call."),
@@ -307,12 +311,17 @@ const OLLAMA: &[Field] = &[
 ];
 
 const OLLAMA_CONVERSATION: &[Field] = &[
-    field("messages", List, "The conversation, with roles system, user, assistant and tool."),
+    field(
+        "messages",
+        List,
+        "The conversation, with roles system, user, assistant and tool; a message may have images in base64.",
+    ),
     field("tools", List, "The functions that the model may call."),
 ];
 
 const OLLAMA_TEXT: &[Field] = &[
     field("prompt", Text, "The message of the user; with raw, the text to continue."),
+    field("images", List, "Images before the prompt, in base64."),
     field("suffix", Text, "The text after a gap; the prompt is the text before it."),
     field("system", Text, "The system message."),
     field("raw", Boolean, "Whether to continue the prompt as it is, without the chat template."),

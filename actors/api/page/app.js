@@ -104,9 +104,10 @@ function save(saved) {
   showList();
 }
 
-function send(text) {
+function send(text, images = () => []) {
   if (live) return false;
-  chat.messages.push({ role: "user", content: text });
+  const taken = images();
+  chat.messages.push({ role: "user", content: text, ...(taken.length ? { images: taken } : {}) });
   addView(chat.messages.at(-1));
   answer();
   return true;
@@ -115,7 +116,7 @@ function send(text) {
 function edit(message, text) {
   if (live) return toast("Stop the current answer first.");
   truncate(chat.messages.indexOf(message));
-  send(text);
+  send(text, () => message.images ?? []);
   focusComposer();
 }
 
@@ -150,7 +151,7 @@ function remove(message) {
 
 function titleOf(messages) {
   const [first] = messages.filter(({ role }) => role === "user");
-  const line = (first?.content ?? "New chat").trim().replace(/\s+/g, " ");
+  const line = (first ? first.content || "Image" : "New chat").trim().replace(/\s+/g, " ");
   return line.length > 60 ? `${line.slice(0, 59)}…` : line;
 }
 

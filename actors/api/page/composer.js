@@ -1,20 +1,22 @@
 /** The box in which messages are written, with its button to send or stop. */
 
 import { byId, icon } from "./dom.js";
+import { hasImages, setUpImages, takeImages } from "./images.js";
 
 const area = byId("prompt");
 const button = byId("send");
 let isBusy = false;
 
-/** `actions`: `send(text)`, which returns whether it took the text, and `stop()`. */
+/** `actions`: `send(text, images)`, which returns whether it took them, and `stop()`. `images()` takes the images. */
 export function setUpComposer(actions) {
   const submit = () => {
     const text = area.value.trim();
-    if (isBusy || !text || !actions.send(text)) return;
+    if (isBusy || !(text || hasImages()) || !actions.send(text, takeImages)) return;
     area.value = "";
     changed();
   };
   area.addEventListener("input", changed);
+  setUpImages(changed);
   area.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
@@ -41,7 +43,7 @@ export function focusComposer() {
 }
 
 function changed() {
-  button.disabled = !isBusy && !area.value.trim();
+  button.disabled = !isBusy && !area.value.trim() && !hasImages();
   if (CSS.supports("field-sizing", "content")) return;
   area.style.height = "auto";
   area.style.height = `${area.scrollHeight}px`;

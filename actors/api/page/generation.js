@@ -18,13 +18,26 @@ export function requestBody(model, messages, settings) {
 /** What the model sees. Answers without text are left out, and roles alternate, as many chat templates require. */
 function history(messages, system) {
   const seen = system?.trim() ? [{ role: "system", content: system }] : [];
-  for (const { role, content } of messages) {
+  for (const { role, content, images = [] } of messages) {
     const last = seen.at(-1);
-    if (!content) continue;
-    if (last?.role === role) last.content += `\n\n${content}`;
-    else seen.push({ role, content });
+    if (!content && !images.length) continue;
+    if (last?.role === role) last.content = joined(last.content, parts(content, images));
+    else seen.push({ role, content: parts(content, images) });
   }
   return seen;
+}
+
+/** A text, or a list of images and a text. */
+function parts(content, images) {
+  if (!images.length) return content;
+  const shown = images.map((url) => ({ type: "image_url", image_url: { url } }));
+  return content ? [...shown, { type: "text", text: content }] : shown;
+}
+
+function joined(one, other) {
+  if (typeof one === "string" && typeof other === "string") return `${one}\n\n${other}`;
+  const list = (content) => (typeof content === "string" ? [{ type: "text", text: content }] : content);
+  return [...list(one), ...list(other)];
 }
 
 export function emptyAnswer(model) {

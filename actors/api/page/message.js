@@ -1,6 +1,7 @@
 /** The view of one message: a question, or an answer with its reasoning, tool calls, figures and buttons. */
 
 import { copyButton, h, iconButton } from "./dom.js";
+import { thumbnails } from "./images.js";
 import { MarkdownView } from "./markdown.js";
 
 /** A view for `message`. `actions`: `edit(text)`, `regenerate()`, `remove()`. `isLive`: the answer is growing. */
@@ -22,7 +23,8 @@ class Question {
       copyButton(() => message.content),
       iconButton("edit", "Edit and send again", () => this.edit()),
       iconButton("trash", "Delete the question and its answer", () => actions.remove()));
-    this.element.replaceChildren(h("div", { class: "bubble" }, message.content), bar);
+    const images = message.images?.length ? thumbnails(message.images) : null;
+    this.element.replaceChildren(...[images, message.content && h("div", { class: "bubble" }, message.content), bar].filter(Boolean));
   }
 
   edit() {

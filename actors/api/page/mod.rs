@@ -43,13 +43,14 @@ macro_rules! asset {
 static INDEX: Asset = asset!("index.html", HTML);
 
 /// What is served under `/page/`.
-static ASSETS: [Asset; 14] = [
+static ASSETS: [Asset; 15] = [
     asset!("style.css", STYLE),
     asset!("api.js", SCRIPT),
     asset!("app.js", SCRIPT),
     asset!("composer.js", SCRIPT),
     asset!("dom.js", SCRIPT),
     asset!("generation.js", SCRIPT),
+    asset!("images.js", SCRIPT),
     asset!("inline.js", SCRIPT),
     asset!("markdown.js", SCRIPT),
     asset!("message.js", SCRIPT),

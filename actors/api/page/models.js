@@ -2,14 +2,20 @@
 
 import { listModels } from "./api.js";
 import { byId, h } from "./dom.js";
+import { allowImages } from "./images.js";
 import { read, write } from "./store.js";
 
 const select = byId("model");
 /** Whether a model was not loaded when the list was read. */
 let isStale = false;
+/** The models that take images. */
+let seeing = new Set();
 
 export function setUpModels() {
-  select.addEventListener("change", () => write("model", select.value));
+  select.addEventListener("change", () => {
+    write("model", select.value);
+    allowImages(seeing.has(select.value));
+  });
 }
 
 /** The chosen model, or an empty string for the server's default. */
@@ -28,6 +34,9 @@ export async function refreshModels(key) {
   select.replaceChildren(...models.map(option));
   if (models.some(({ id }) => id === wanted)) select.value = wanted;
   select.disabled = models.length === 0;
+  const takesImages = ({ architecture }) => architecture?.input_modalities?.includes("image");
+  seeing = new Set(models.filter(takesImages).map(({ id }) => id));
+  allowImages(seeing.has(select.value));
   isStale = models.some(({ status }) => status && status.value !== "loaded");
 }
 

@@ -1,6 +1,7 @@
 //! What a line of the chat means: text for the model, or a command that begins with a slash.
 
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 
 /// A message or command that the user entered.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +41,8 @@ pub enum Command {
     Save(String),
     /// `/load FILE`
     Load(String),
+    /// `/image FILE`
+    Image(String),
     /// `/exit`
     Exit,
 }
@@ -79,6 +82,7 @@ pub const HELP: &str = "\
 /clear              forget the conversation
 /save FILE          write the conversation to a file
 /load FILE          continue a conversation from a file
+/image FILE         add an image to the next message; a message may also name the file
 /help, /?           show this list
 /exit, /bye         end the chat (also Ctrl-D)
 
@@ -87,7 +91,7 @@ Ctrl-C stops the answer and keeps the conversation.
 ";
 
 /// The commands, for completion.
-pub const COMMANDS: &[&str] = &["/bye", "/clear", "/exit", "/help", "/load", "/save", "/set", "/show"];
+pub const COMMANDS: &[&str] = &["/bye", "/clear", "/exit", "/help", "/image", "/load", "/save", "/set", "/show"];
 
 /// The names that `/show` knows.
 pub const SHOWABLE: &[&str] = &["info", "license", "parameters", "system", "template"];
@@ -128,6 +132,42 @@ pub fn parse(entered: &str) -> Line {
     }
 }
 
+/// The files of images that a message names. Terminals quote the path of a file that is dropped on them, or escape its spaces.
+#[must_use]
+pub fn images_in(text: &str) -> Vec<PathBuf> {
+    const ENDS: [&str; 6] = [".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp"];
+    let is_image = |path: &PathBuf| {
+        let name = path.to_string_lossy().to_ascii_lowercase();
+        ENDS.iter().any(|end| name.ends_with(end)) && path.is_file()
+    };
+    // An apostrophe of a sentence is no quote.
+    let all = words(text).into_iter().chain(text.split_whitespace().map(str::to_owned)).map(PathBuf::from);
+    let mut found: Vec<PathBuf> = Vec::new();
+    for path in all.filter(is_image) {
+        if !found.contains(&path) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The words of a text, as a shell divides them.
+fn words(text: &str) -> Vec<String> {
+    let (mut words, mut quote, mut is_escaped) = (vec![String::new()], None, false);
+    for character in text.chars() {
+        let last = words.len() - 1;
+        match (character, quote) {
+            _ if std::mem::take(&mut is_escaped) => words[last].push(character),
+            ('\\', None) => is_escaped = true,
+            ('\'' | '"', None) => quote = Some(character),
+            (_, Some(open)) if character == open => quote = None,
+            (_, None) if character.is_whitespace() => words.push(String::new()),
+            _ => words[last].push(character),
+        }
+    }
+    words
+}
+
 /// Whether a message that begins with `"""` still lacks the closing `"""`.
 #[must_use]
 pub fn is_unfinished(entered: &str) -> bool {
@@ -148,6 +188,7 @@ fn command(text: &str) -> Result<Command, String> {
         "bye" | "exit" | "quit" => Ok(Command::Exit),
         "save" => file(Command::Save),
         "load" => file(Command::Load),
+        "image" => file(|path| Command::Image(unquoted(&path).to_owned())),
         "show" => show(rest),
         "set" => set(rest),
         _ => Err(format!("unknown command /{name}; /help lists the commands")),
@@ -236,6 +277,25 @@ fn unquoted(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_may_name_images() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        for name in ["a cat.PNG", "dog.jpg", "notes.txt"] {
+            std::fs::write(path(name), "").unwrap();
+        }
+        let (cat, dog) = (path("a cat.PNG"), path("dog.jpg"));
+        let escaped = cat.to_string_lossy().replace(' ', "\\ ");
+        assert_eq!(images_in(&format!("What's in {}?  {}", path("no.png").display(), dog.display())), [dog.clone()]);
+        assert_eq!(
+            images_in(&format!("{escaped} and '{}' {}", dog.display(), path("notes.txt").display())),
+            [cat.clone(), dog]
+        );
+        assert_eq!(images_in(&format!("\"{}\"", cat.display())), [cat]);
+        assert!(images_in("see cat.png").is_empty());
+        assert_eq!(parse("/image cat.png"), Line::Command(Command::Image("cat.png".to_owned())));
+    }
 
     fn set_to(text: &str) -> Line {
         parse(&format!("/set {text}"))

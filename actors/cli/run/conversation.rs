@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::cli::error::CliError;
+use crate::pipeline::vision::CachedImage;
 
 /// A system prompt and the messages after it.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -20,6 +21,26 @@ pub struct Conversation {
 struct Turn {
     role: String,
     content: String,
+    /// The images before its text.
+    #[serde(skip)]
+    images: Vec<CachedImage>,
+}
+
+impl Turn {
+    fn message(&self) -> Value {
+        json!({ "role": self.role, "content": content(&self.content, self.images.len()) })
+    }
+}
+
+/// A message's content as chat templates expect it: a text, or a list of images and a text.
+fn content(text: &str, images: usize) -> Value {
+    match images {
+        0 => json!(text),
+        _ => {
+            let images = (0..images).map(|_| json!({ "type": "image" }));
+            images.chain([json!({ "type": "text", "text": text })]).collect()
+        }
+    }
 }
 
 impl Conversation {
@@ -29,16 +50,22 @@ impl Conversation {
         Conversation { system: system.filter(|text| !text.is_empty()), turns: Vec::new() }
     }
 
-    /// The messages of the conversation, and `next` as the user's last one.
+    /// The messages of the conversation, and `next` as the user's last one, with a number of images.
     #[must_use]
-    pub fn messages_with(&self, next: &str) -> Value {
-        self.messages().chain([json!({ "role": "user", "content": next })]).collect()
+    pub fn messages_with(&self, next: &str, images: usize) -> Value {
+        self.messages().chain([json!({ "role": "user", "content": content(next, images) })]).collect()
     }
 
-    /// Adds a question and its answer, which may be incomplete.
-    pub fn keep(&mut self, question: &str, answer: &str) {
-        let turn = |role: &str, content: &str| Turn { role: role.to_owned(), content: content.to_owned() };
-        self.turns.extend([turn("user", question), turn("assistant", answer)]);
+    /// The images of all messages.
+    pub fn images(&self) -> impl Iterator<Item = &CachedImage> {
+        self.turns.iter().flat_map(|turn| &turn.images)
+    }
+
+    /// Adds a question with its images, and its answer, which may be incomplete.
+    pub fn keep(&mut self, question: &str, images: Vec<CachedImage>, answer: &str) {
+        let turn =
+            |role: &str, content: &str, images| Turn { role: role.to_owned(), content: content.to_owned(), images };
+        self.turns.extend([turn("user", question, images), turn("assistant", answer, Vec::new())]);
     }
 
     /// Removes all messages and keeps the system prompt.
@@ -66,15 +93,19 @@ impl Conversation {
 
     fn messages(&self) -> impl Iterator<Item = Value> + '_ {
         let system = self.system.iter().map(|text| json!({ "role": "system", "content": text }));
-        system.chain(self.turns.iter().map(|turn| json!({ "role": turn.role, "content": turn.content })))
+        system.chain(self.turns.iter().map(Turn::message))
     }
 
-    /// Writes the conversation as `{"messages": [...]}`, which is also a body for the API.
+    /// Writes the texts of the conversation as `{"messages": [...]}`, which is also a body for the API.
     ///
     /// # Errors
     /// [`CliError::Io`] when the file cannot be written.
     pub fn save(&self, path: &Path) -> Result<(), CliError> {
-        let text = format!("{:#}\n", json!({ "messages": self.messages().collect::<Value>() }));
+        let texts = Conversation {
+            turns: self.turns.iter().map(|turn| Turn { images: Vec::new(), ..turn.clone() }).collect(),
+            ..self.clone()
+        };
+        let text = format!("{:#}\n", json!({ "messages": texts.messages().collect::<Value>() }));
         std::fs::write(path, text).map_err(CliError::io(format!("write {}", path.display())))
     }
 
@@ -105,8 +136,8 @@ mod tests {
     #[test]
     fn messages_begin_with_the_system_prompt_and_end_with_the_question() {
         let mut conversation = Conversation::new(Some("Be brief.".into()));
-        conversation.keep("Hi", "Hello!");
-        let messages = conversation.messages_with("Why?");
+        conversation.keep("Hi", Vec::new(), "Hello!");
+        let messages = conversation.messages_with("Why?", 0);
         let roles: Vec<&str> = messages.as_array().unwrap().iter().map(|turn| turn["role"].as_str().unwrap()).collect();
         assert_eq!(roles, ["system", "user", "assistant", "user"]);
         assert_eq!(messages[3]["content"], "Why?");
@@ -115,11 +146,11 @@ mod tests {
     #[test]
     fn the_oldest_exchanges_are_dropped_first() {
         let mut conversation = Conversation::new(Some("Be brief.".into()));
-        conversation.keep("1", "one");
-        conversation.keep("2", "two");
+        conversation.keep("1", Vec::new(), "one");
+        conversation.keep("2", Vec::new(), "two");
         let rest = conversation.without_oldest(1);
         assert_eq!((rest.exchanges(), rest.system.as_deref()), (1, Some("Be brief.")));
-        assert_eq!(rest.messages_with("3")[1]["content"], "2");
+        assert_eq!(rest.messages_with("3", 0)[1]["content"], "2");
         assert_eq!(conversation.without_oldest(9).exchanges(), 0);
     }
 
@@ -128,7 +159,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("chat.json");
         let mut conversation = Conversation::new(Some("Be brief.".into()));
-        conversation.keep("Hi", "Hello!\n");
+        conversation.keep("Hi", Vec::new(), "Hello!\n");
         conversation.save(&path).unwrap();
         assert_eq!(Conversation::load(&path).unwrap(), conversation);
     }

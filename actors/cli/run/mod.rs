@@ -24,6 +24,7 @@ mod session;
 pub mod start;
 
 use std::io::{self, IsTerminal, Read};
+use std::path::PathBuf;
 
 use self::answer_format::FormatFlags;
 use self::session::{Ended, Mode, Session};
@@ -44,6 +45,7 @@ Examples:
   cuelight run demo                            chat; /help lists the commands
   cuelight run demo Why is the sky blue        one answer
   cuelight run demo \"Summarize:\" < letter.txt  the prompt, then the text
+  cuelight run org/repo --image cat.jpg \"What is this?\"
   cuelight run ./base.gguf --raw Once upon a   continue a text
   git diff | cuelight run org/repo \"Review this:\" --temp 0
   cuelight run demo \"Name a cat\" --json-schema cat.json
@@ -55,6 +57,9 @@ pub struct Args {
     /// The prompt; several words need no quotes. Without it: standard input if that is a file or a pipe, else a chat.
     #[arg(value_name = "PROMPT")]
     prompt: Vec<String>,
+    /// Image to ask about, a PNG, JPEG, WebP, GIF or BMP file, for a model with a vision tower; repeat the flag for several.
+    #[arg(long, value_name = "FILE")]
+    image: Vec<PathBuf>,
     /// Send the text to the model as it is, without the chat template.
     #[arg(long)]
     raw: bool,
@@ -94,6 +99,9 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let format = format.compile(&started.model, mode == Mode::Chat)?;
     let verbose = args.verbose || context.terminal.talks;
     let mut session = Session::new(started, mode, format, &context.config, verbose, context.terminal);
+    for path in &args.image {
+        tokio.block_on(session.attach(path))?;
+    }
     session.markdown = mode == Mode::Chat && !args.no_markdown && context.terminal.colored;
     let result = match prompt {
         Some(prompt) => answer_once(session, &prompt, &context, &tokio),

@@ -127,6 +127,12 @@ impl Chat<'_> {
 
     /// Answers a question. When the context is full, offers to drop the oldest exchanges, and answers then.
     fn ask(&mut self, text: &str) -> Result<(), CliError> {
+        if self.session.model.images.is_some() {
+            // Terminals write the path of a file that is dropped on them.
+            for path in command::images_in(text) {
+                self.attach(&path)?;
+            }
+        }
         match self.answer(text) {
             Err(AnswerError::ContextFull { prompt_tokens, context_tokens }) => {
                 if self.drop_oldest(text, prompt_tokens, context_tokens)? {
@@ -150,7 +156,7 @@ impl Chat<'_> {
 
     /// Whether the oldest exchanges were dropped, and the question fits now.
     fn drop_oldest(&mut self, text: &str, prompt_tokens: usize, context_tokens: usize) -> Result<bool, CliError> {
-        let Some(count) = self.session.exchanges_to_drop(text)? else {
+        let Some(count) = self.tokio.block_on(self.session.exchanges_to_drop(text))? else {
             return Err(CliError::Failed(format!(
                 "this message does not fit the context of {context_tokens} tokens even without the conversation; \
                  shorten it, or enlarge the context with /set ctx TOKENS"
@@ -197,6 +203,7 @@ impl Chat<'_> {
             Command::SetContext(tokens) => self.set_context(tokens),
             Command::Save(path) => self.save(Path::new(&path)),
             Command::Load(path) => self.load(Path::new(&path)),
+            Command::Image(path) => self.attach(Path::new(&path)),
             Command::ShowParameters => print(&parameters(session)),
             Command::ShowInfo => print(&info(session)),
             Command::ShowLicense => {
@@ -216,11 +223,25 @@ impl Chat<'_> {
         }
     }
 
+    /// Adds an image to the next message.
+    fn attach(&mut self, path: &Path) -> Result<(), CliError> {
+        self.tokio.block_on(self.session.attach(path))?;
+        let count = self.session.attached();
+        self.context
+            .terminal
+            .notice(&format!("the next message has {count} image{}", if count == 1 { "" } else { "s" }));
+        Ok(())
+    }
+
     fn save(&self, path: &Path) -> Result<(), CliError> {
         self.session.conversation.save(path)?;
         let count = self.session.conversation.len();
         let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        self.context.terminal.notice(&format!("saved {count} messages to {}", whole.display()));
+        let images = match self.session.conversation.images().next() {
+            Some(_) => ", without their images",
+            None => "",
+        };
+        self.context.terminal.notice(&format!("saved {count} messages to {}{images}", whole.display()));
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! One user and one model: a question goes through the actors, and the answer streams back.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,11 +17,16 @@ use crate::cli::async_runtime;
 use crate::cli::error::CliError;
 use crate::cli::terminal::Terminal;
 use crate::config::Config;
+use crate::core::prompt_images::PromptImages;
 use crate::core::request::{
     Event, FinishReason, GenerationRequest, SamplingParams, StopConditions, SubmitError, Usage,
 };
 use crate::output::{Delta, OutputParser};
 use crate::pipeline::runtime::{Generation, OutputRules, Runtime, ServedModel};
+use crate::pipeline::vision::CachedImage;
+use crate::serving::chat_prompt::ChatPrompt;
+use crate::serving::image_source::{ImageField, ImageSource};
+use crate::serving::images::{self, ImageLimits, prompt_images};
 
 /// How a text becomes a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,6 +107,8 @@ pub struct Session {
     pub max_tokens: Option<usize>,
     /// Whether to print statistics.
     pub verbose: bool,
+    /// The images of the next question.
+    attached: Vec<CachedImage>,
     /// Whether to render the Markdown of answers, which needs a terminal with colours.
     pub markdown: bool,
     terminal: Terminal,
@@ -121,7 +129,20 @@ impl Session {
         let Started { runtime, model } = started;
         let conversation = Conversation::new(model.card.system.clone());
         let sampling = sampling(config, model.card.sampling.stated);
-        Session { runtime, model, mode, conversation, sampling, format, max_tokens, verbose, markdown: true, terminal }
+        let (attached, markdown) = (Vec::new(), true);
+        Session {
+            runtime,
+            model,
+            mode,
+            conversation,
+            sampling,
+            format,
+            max_tokens,
+            verbose,
+            attached,
+            markdown,
+            terminal,
+        }
     }
 
     /// Changes a parameter.
@@ -151,6 +172,31 @@ impl Session {
         self.runtime.shutdown(Duration::ZERO).await;
     }
 
+    /// Adds an image to the next question.
+    ///
+    /// # Errors
+    /// [`CliError`] when the model takes no images, or the file is not read as one.
+    pub async fn attach(&mut self, path: &Path) -> Result<(), CliError> {
+        if self.mode == Mode::Raw || self.model.images.is_none() {
+            let advice = "it needs a chat template and a vision tower; --mmproj FILE gives it one";
+            return Err(CliError::Usage(format!("the model takes no images: {advice}")));
+        }
+        let shown = path.display().to_string();
+        let bytes = std::fs::read(path).map_err(CliError::io(format!("read the image {shown}")))?;
+        let source = ImageSource::File(bytes);
+        let field = ImageField { path: shown.clone(), kind_path: shown, kind: None, source };
+        let limits = ImageLimits::default();
+        let encoded = images::encode(vec![field], &self.model, &limits, None, &mut ()).await;
+        self.attached.extend(encoded.map_err(CliError::other)?);
+        Ok(())
+    }
+
+    /// The number of images of the next question.
+    #[must_use]
+    pub fn attached(&self) -> usize {
+        self.attached.len()
+    }
+
     /// Sends the question and passes the answer to `write` as it streams. The conversation keeps the question with the
     /// answer, even if Ctrl-C cut it short.
     ///
@@ -161,16 +207,16 @@ impl Session {
         question: &str,
         write: impl FnMut(Piece<'_>) -> Result<(), CliError>,
     ) -> Result<Ended, AnswerError> {
-        let Prompt { tokens, text } = self.prompt(&self.conversation, question)?;
+        let Prompt { tokens, text, images } = self.prompt(&self.conversation, question).await?;
         let rules = self.output_rules().await;
-        let request = self.request(tokens, &text, &rules);
+        let request = GenerationRequest { images, ..self.request(tokens, &text, &rules) };
         let permit = self.runtime.try_permit(1)?;
         let mut generation = self.runtime.submit(&permit, request).await?;
         let parser = rules.parser(self.mode == Mode::Chat, None, &text);
         let bar = PromptBar::new(self.terminal);
         let (answer, ended) = stream(&mut generation, parser, bar, write).await?;
         if self.mode == Mode::Chat {
-            self.conversation.keep(question, &answer);
+            self.conversation.keep(question, std::mem::take(&mut self.attached), &answer);
         }
         Ok(ended)
     }
@@ -189,11 +235,11 @@ impl Session {
     ///
     /// # Errors
     /// [`CliError`] when the template or the tokenizer fails.
-    pub fn exchanges_to_drop(&self, question: &str) -> Result<Option<usize>, CliError> {
+    pub async fn exchanges_to_drop(&self, question: &str) -> Result<Option<usize>, CliError> {
         let context_tokens = self.model.limits.context_tokens;
         let total = self.conversation.exchanges();
         for count in 1..=total {
-            let tokens = self.prompt(&self.conversation.without_oldest(count), question)?.tokens.len();
+            let tokens = self.prompt(&self.conversation.without_oldest(count), question).await?.tokens.len();
             if tokens <= context_tokens / 4 * 3 || (count == total && tokens < context_tokens) {
                 return Ok(Some(count));
             }
@@ -201,12 +247,16 @@ impl Session {
         Ok(None)
     }
 
-    fn prompt(&self, conversation: &Conversation, question: &str) -> Result<Prompt, CliError> {
+    async fn prompt(&self, conversation: &Conversation, question: &str) -> Result<Prompt, CliError> {
+        let images: Vec<CachedImage> = conversation.images().chain(&self.attached).cloned().collect();
+        if !images.is_empty() {
+            return self.prompt_with_images(conversation, question, images).await;
+        }
         let tokenizer = &self.model.tokenizer;
         let (text, guards) = match (self.mode, &self.model.chat_template) {
             (Mode::Chat, Some(template)) => {
                 let inputs = TemplateInputs {
-                    messages: &conversation.messages_with(question),
+                    messages: &conversation.messages_with(question, 0),
                     tools: None,
                     documents: None,
                     add_generation_prompt: true,
@@ -222,7 +272,29 @@ impl Session {
             Some(guards) => tokenizer.encode_guarded(&text, &guards, false),
             None => tokenizer.encode(&text, true, true),
         };
-        Ok(Prompt { tokens: tokens.map_err(CliError::other)?, text })
+        Ok(Prompt { tokens: tokens.map_err(CliError::other)?, text, images: PromptImages::default() })
+    }
+
+    async fn prompt_with_images(
+        &self,
+        conversation: &Conversation,
+        question: &str,
+        images: Vec<CachedImage>,
+    ) -> Result<Prompt, CliError> {
+        let chat = ChatPrompt {
+            messages: conversation.messages_with(question, self.attached.len()),
+            images: Vec::new(),
+            tools: None,
+            documents: None,
+            variables: self.format.variables.clone(),
+            add_generation_prompt: true,
+            continue_final_message: false,
+            add_special_tokens: false,
+        };
+        let parts = images.iter().map(|image| image.parts.clone()).collect();
+        let prompt = chat.tokens(&self.model, parts).await.map_err(CliError::other)?;
+        let images = prompt_images(&prompt, &images, &self.model);
+        Ok(Prompt { tokens: prompt.tokens, text: prompt.text, images })
     }
 
     fn request(&self, prompt: Vec<TokenId>, text: &str, rules: &OutputRules) -> GenerationRequest {
@@ -272,6 +344,7 @@ impl Session {
 struct Prompt {
     tokens: Vec<TokenId>,
     text: String,
+    images: PromptImages,
 }
 
 /// A piece of an answer.

@@ -73,7 +73,7 @@ impl Hub {
         }
         self.ollama.prepare()?;
         let downloader = Downloader { registry: &registry, store: &self.ollama, name, progress };
-        for blob in manifest.blobs() {
+        for blob in manifest.blobs().filter(|blob| self.projectors || manifest.needed().any(|needed| needed == *blob)) {
             let arrived = downloader.receive(blob)?;
             if *blob == manifest.model {
                 progress.verifying();

@@ -41,6 +41,8 @@ pub enum Kind {
     System,
     /// A template in Go's language.
     Template,
+    /// The vision tower, a GGUF file.
+    Projector,
     /// A text for people or for Ollama: the licence, example messages, the configuration.
     Other,
 }
@@ -83,6 +85,12 @@ impl Manifest {
         self.others.iter().find(|(other, _)| *other == kind).map(|(_, blob)| blob)
     }
 
+    /// The layers without which the model does not run: all but the vision tower, which earlier versions did not download.
+    pub fn needed(&self) -> impl Iterator<Item = &Blob> {
+        let needed = self.others.iter().filter(|(kind, _)| *kind != Kind::Projector);
+        needed.map(|(_, blob)| blob).chain([&self.model])
+    }
+
     /// All layers that are downloaded, the texts first.
     pub fn blobs(&self) -> impl Iterator<Item = &Blob> {
         self.others.iter().map(|(_, blob)| blob).chain([&self.model])
@@ -92,7 +100,7 @@ impl Manifest {
     #[must_use]
     pub fn left_out(&self) -> Option<String> {
         let named = self.skipped.iter().map(|kind| match kind.strip_prefix(MEDIA_TYPE) {
-            Some("projector") => "its projector (images and audio are not supported)".to_owned(),
+            Some("projector") => "another projector".to_owned(),
             _ => format!("a layer of the unknown type {kind}"),
         });
         let named: Vec<String> = named.collect();
@@ -115,6 +123,9 @@ impl Builder<'_> {
             Some("params") => self.add_text(Kind::Parameters, layer)?,
             Some("system") => self.add_text(Kind::System, layer)?,
             Some("template") => self.add_text(Kind::Template, layer)?,
+            Some("projector") if !self.others.iter().any(|(kind, _)| *kind == Kind::Projector) => {
+                self.others.push((Kind::Projector, self.blob(layer)?));
+            }
             Some("license" | "messages") => self.add_text(Kind::Other, layer)?,
             Some("adapter") => return Err(self.unusable("has an adapter in a layer of its own")),
             Some("tensor") => {
@@ -186,9 +197,10 @@ mod tests {
         assert_eq!(manifest.model, Blob { sha256: "a".repeat(64), bytes: 7 });
         assert_eq!(manifest.layer(Kind::Parameters).unwrap().sha256, "b".repeat(64));
         assert_eq!(manifest.layer(Kind::System), None);
-        assert_eq!(manifest.blobs().count(), 2);
+        assert_eq!((manifest.blobs().count(), manifest.needed().count()), (3, 2));
+        assert_eq!(manifest.layer(Kind::Projector).unwrap().sha256, "c".repeat(64));
         let left_out = manifest.left_out().unwrap();
-        assert!(left_out.contains("its projector") && left_out.contains("vnd.ollama.image.x"), "{left_out}");
+        assert!(left_out.contains("vnd.ollama.image.x"), "{left_out}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What the publisher of a model recommends: the layers of parameters and of the system prompt.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cuelight_engine::format::sampling;
 use cuelight_engine::load::Recommended;
@@ -30,6 +30,8 @@ pub struct Published {
     pub recommended: Recommended,
     /// The length of the context, in tokens.
     pub context_tokens: Option<usize>,
+    /// Its vision tower, if it has one.
+    pub projector: Option<PathBuf>,
     /// The names of parameters that are not used.
     pub unused: Vec<String>,
 }
@@ -45,6 +47,7 @@ impl Published {
             Some(json) => Self::of_parameters(Path::new(&model.name.to_string()), &object(model, &json)?),
             None => Published::default(),
         };
+        published.projector = model.manifest.layer(Kind::Projector).and_then(|blob| store.present(blob));
         published.recommended.system = text(Kind::System)?.filter(|text| !text.trim().is_empty());
         Ok(published)
     }
@@ -70,6 +73,7 @@ impl Published {
         let is_used = |name: &str| name == STOP || name == CONTEXT || SAMPLING.iter().any(|(own, _)| *own == name);
         Published {
             recommended,
+            projector: None,
             context_tokens: context.flatten().and_then(|tokens| usize::try_from(tokens).ok()),
             unused: parameters.keys().filter(|name| !is_used(name)).cloned().collect(),
         }

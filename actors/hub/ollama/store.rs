@@ -57,7 +57,7 @@ impl OllamaStore {
 
     fn read(&self, name: OllamaName, path: &Path) -> Option<StoredModel> {
         let manifest = Manifest::parse(&name, &std::fs::read(path).ok()?).ok()?;
-        if !manifest.blobs().all(|blob| self.has(blob)) {
+        if !manifest.needed().all(|blob| self.has(blob)) {
             return None;
         }
         let modified = path.metadata().and_then(|metadata| metadata.modified()).ok();
@@ -83,6 +83,11 @@ impl OllamaStore {
     /// Whether all data of a layer is there.
     pub(super) fn has(&self, blob: &Blob) -> bool {
         self.blob_path(blob).metadata().is_ok_and(|metadata| metadata.len() == blob.bytes)
+    }
+
+    /// The file of a layer, if all of it is there.
+    pub(super) fn present(&self, blob: &Blob) -> Option<PathBuf> {
+        self.has(blob).then(|| self.blob_path(blob))
     }
 
     /// The folder of the data.

@@ -28,6 +28,7 @@ pub use self::generator::HIDDEN_BYTES;
 use self::thread::{DraftCommand, DraftThread, reply};
 use super::messages::{DrafterMsg, SchedulerMsg};
 use super::model_source::{DraftModel, EngineHost};
+use super::watchdog::Watchdog;
 use crate::core::draft::{DraftRequest, HiddenShare};
 
 /// Startup arguments of the drafter.
@@ -145,40 +146,10 @@ impl DrafterState {
     /// Ends the actor if the thread has worked on one step since the last check.
     fn check(&mut self, me: &ActorRef<DrafterMsg>) -> Result<(), ActorProcessingErr> {
         let Drafts::Thread(thread) = &self.drafts else { return Ok(()) };
-        if self.watchdog.finds_the_same_step(thread.step()) {
+        if self.watchdog.finds_the_same(thread.step()) {
             return Err(format!("a step of the draft model takes longer than {:?}", self.step_timeout).into());
         }
         me.send_after(self.step_timeout, || DrafterMsg::Check);
         Ok(())
-    }
-}
-
-/// Finds a step that runs at two checks in a row.
-#[derive(Debug, Default)]
-struct Watchdog {
-    /// The step that ran at the last check.
-    seen: Option<u64>,
-}
-
-impl Watchdog {
-    /// Checks the number of the step that runs now, if one does. Returns whether it ran at the last check, too.
-    fn finds_the_same_step(&mut self, step: Option<u64>) -> bool {
-        let is_same = step.is_some() && step == self.seen;
-        self.seen = step;
-        is_same
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_step_is_lost_when_two_checks_find_it() {
-        let mut watchdog = Watchdog::default();
-        assert!(![Some(0), None, None].into_iter().any(|step| watchdog.finds_the_same_step(step)));
-        assert!(!watchdog.finds_the_same_step(Some(1)), "it may have begun a moment ago");
-        assert!(!watchdog.finds_the_same_step(Some(2)));
-        assert!(watchdog.finds_the_same_step(Some(2)));
     }
 }

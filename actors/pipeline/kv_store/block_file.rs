@@ -109,7 +109,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn content(number: u8) -> BlockContent {
-        BlockContent { hash: BlockHash([number; 32]), before: BlockHash([9; 32]), tokens: [7; 16], is_portable: true }
+        BlockContent {
+            hash: BlockHash([number; 32]),
+            before: BlockHash([9; 32]),
+            tokens: [7; 16],
+            has_image: false,
+            is_portable: true,
+        }
     }
 
     const NOW: SystemTime = SystemTime::UNIX_EPOCH;

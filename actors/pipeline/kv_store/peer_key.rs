@@ -92,8 +92,13 @@ mod tests {
 
     #[test]
     fn only_holders_of_the_key_seal_a_block() {
-        let content =
-            BlockContent { hash: BlockHash([1; 32]), before: BlockHash([2; 32]), tokens: [3; 16], is_portable: true };
+        let content = BlockContent {
+            hash: BlockHash([1; 32]),
+            before: BlockHash([2; 32]),
+            tokens: [3; 16],
+            has_image: false,
+            is_portable: true,
+        };
         let seal = |key: Option<&str>, meaning: &str| Seal { key: key.map(PeerKey::of), meaning: meaning.to_owned() };
         let with_key = seal(Some("secret"), "model");
         let header = with_key.header(&content, b"block");

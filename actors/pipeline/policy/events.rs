@@ -13,6 +13,7 @@ use crate::core::cache_change::CacheChange;
 use crate::core::draft::{DraftReply, DraftRequest, DraftSource};
 use crate::core::kv_transfer::{KvTransfer, PeerAddress};
 use crate::core::prefix_scope::PrefixScope;
+use crate::core::prompt_images::PromptImages;
 use crate::core::request::{GenerationError, RequestId, SpeculationOptions};
 use crate::core::tier::{FetchId, Tier, TierLimits};
 
@@ -23,6 +24,8 @@ pub struct Submission {
     pub id: RequestId,
     /// Its prompt.
     pub prompt: Vec<TokenId>,
+    /// The images whose rows take the place of some of its tokens.
+    pub images: PromptImages,
     /// Maximum number of generated tokens. 0 reserves no space for an answer.
     pub max_tokens: usize,
     /// Lower values run first.
@@ -60,6 +63,7 @@ impl Submission {
         Submission {
             id,
             prompt,
+            images: PromptImages::default(),
             max_tokens,
             priority: 0,
             client: None,

@@ -16,6 +16,7 @@ use super::prefix_cache::{Content, PrefixCache};
 use crate::core::block_hash::BlockContent;
 use crate::core::cache_change::CacheChange;
 use crate::core::prefix_scope::PrefixScope;
+use crate::core::prompt_images::PromptImages;
 
 /// One reference to a block. Released with [`BlockManager::release`].
 #[derive(Debug, PartialEq, Eq)]
@@ -158,11 +159,11 @@ impl<S: BuildHasher> BlockManager<S> {
         BlockHandle(id)
     }
 
-    /// The blocks that contain the longest known prefix of `tokens`, in whole blocks.
-    pub fn find_prefix(&self, scope: &PrefixScope, tokens: &[TokenId]) -> Vec<BlockId> {
+    /// The blocks that contain the longest known prefix of `tokens` with `images`, in whole blocks.
+    pub fn find_prefix(&self, scope: &PrefixScope, tokens: &[TokenId], images: &PromptImages) -> Vec<BlockId> {
         let mut prefix: Vec<BlockId> = Vec::new();
-        for block in tokens.chunks_exact(BLOCK_TOKENS) {
-            let content = Content::new(scope, prefix.last().copied(), block);
+        for (index, block) in tokens.chunks_exact(BLOCK_TOKENS).enumerate() {
+            let content = Content::new(scope, prefix.last().copied(), block).with_image(images.key_of_block(index));
             let Some(id) = self.contents.find(&content) else { break };
             prefix.push(id);
         }
@@ -330,7 +331,7 @@ mod tests {
         salt: Option<&Arc<str>>,
         tokens: &[TokenId],
     ) -> Vec<BlockHandle> {
-        let found = manager.find_prefix(&scope(salt), tokens);
+        let found = manager.find_prefix(&scope(salt), tokens, &PromptImages::default());
         manager.take(&found)
     }
 
@@ -357,7 +358,7 @@ mod tests {
         let first = compute(&mut manager, None, &prompt);
         let second = take_prefix(&mut manager, None, &prompt[..40]);
         assert_eq!(ids(&second), ids(&first)[..2]);
-        assert_eq!(manager.find_prefix(&scope(None), &prompt[..40]).len(), 2);
+        assert_eq!(manager.find_prefix(&scope(None), &prompt[..40], &PromptImages::default()).len(), 2);
         assert_eq!((manager.used(), manager.cached()), (3, 0));
         release_all(&mut manager, first.into_iter().chain(second).collect());
         assert_eq!((manager.used(), manager.cached()), (0, 3));

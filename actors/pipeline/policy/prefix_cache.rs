@@ -1,7 +1,7 @@
 //! An index of what the blocks of the KV cache contain, so that a prompt finds the blocks of its prefix.
 //!
-//! The keys and values of a block follow from its tokens and everything before them. Its [`Content`] is its tokens and the
-//! block before it, or for a first block the scope of its prompt: tenant and adapter. The index compares whole contents, so a hash collision
+//! The keys and values of a block follow from its tokens and images and everything before them. Its [`Content`] is its tokens, the
+//! key of its images and the block before it, or for a first block the scope of its prompt: tenant and adapter. The index compares whole contents, so a hash collision
 //! costs time but never returns the blocks of another prompt.
 
 use std::collections::HashMap;
@@ -11,6 +11,7 @@ use cuelight_engine::engine::{BLOCK_TOKENS, BlockId, TokenId};
 
 use crate::core::block_hash::{BlockContent, BlockHash};
 use crate::core::prefix_scope::{PrefixScope, ScopeAdapter};
+use crate::core::prompt_images::ImageKey;
 
 /// What precedes a block.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -21,11 +22,12 @@ enum Before {
     Block(BlockId),
 }
 
-/// The content of a full block: its tokens and everything before them.
+/// The content of a full block: its tokens and images and everything before them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Content {
     before: Before,
     tokens: [TokenId; BLOCK_TOKENS],
+    image: Option<ImageKey>,
 }
 
 impl Content {
@@ -36,7 +38,14 @@ impl Content {
     #[must_use]
     pub fn new(scope: &PrefixScope, before: Option<BlockId>, tokens: &[TokenId]) -> Self {
         let tokens = tokens.try_into().expect("the tokens of one block");
-        Content { before: before.map_or_else(|| Before::Start(scope.clone()), Before::Block), tokens }
+        let before = before.map_or_else(|| Before::Start(scope.clone()), Before::Block);
+        Content { before, tokens, image: None }
+    }
+
+    /// The content with rows of images in the place of some tokens.
+    #[must_use]
+    pub fn with_image(self, image: Option<ImageKey>) -> Self {
+        Content { image, ..self }
     }
 }
 
@@ -92,7 +101,8 @@ impl<S: BuildHasher> PrefixCache<S> {
                 (identity.hash, identity.is_portable, adapter.clone())
             }
         };
-        let identity = BlockContent { hash: before.then(&content.tokens), before, tokens: content.tokens, is_portable };
+        let (hash, has_image) = (before.then(&content.tokens, content.image.as_ref()), content.image.is_some());
+        let identity = BlockContent { hash, before, tokens: content.tokens, has_image, is_portable };
         Known { content, identity, adapter }
     }
 

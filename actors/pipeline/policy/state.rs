@@ -21,6 +21,7 @@ use super::tiers::Tiers;
 use crate::core::adapter_counts::AdapterCounts;
 use crate::core::cache_change::CacheChange;
 use crate::core::counts::Counts;
+use crate::core::prompt_images::ImageRun;
 use crate::core::request::{GenerationError, RequestId, SubmitError};
 use crate::core::shared_limit::{Client, SharedLimit};
 use crate::core::tier::Tier;
@@ -171,7 +172,7 @@ impl Policy {
         let Submission { id, prompt, max_tokens, priority, client, scope, scores_prompt, .. } = submission;
         let Submission { adapter, hidden, engine_sampling, draft_sampling, speculation, reports_progress, .. } =
             submission;
-        let Submission { denoising, kv_transfer, second_text, .. } = submission;
+        let Submission { denoising, kv_transfer, second_text, images, .. } = submission;
         let prompt_tokens = prompt.len();
         let cost = prompt_tokens + max_tokens.min(COUNTED_ANSWER);
         let span = self.fair_queue.enqueue(client.clone(), cost, priority);
@@ -187,6 +188,7 @@ impl Policy {
             adapter,
             tokens: prompt,
             prompt_tokens,
+            images,
             reports_progress,
             most_tokens: prompt_tokens.saturating_add(max_tokens).min(self.context_tokens()),
             scores_prompt,
@@ -314,6 +316,7 @@ impl Policy {
             }
             _ => {}
         }
+        self.validate_images(submission)?;
         let vocab_size = self.limits.vocab_size;
         if let Some(token) = submission.prompt.iter().find(|&&token| token as usize >= vocab_size) {
             return Err(SubmitError::InvalidPrompt(format!(
@@ -335,6 +338,31 @@ impl Policy {
             });
         }
         Ok(())
+    }
+
+    /// Checks that the rows of images are at positions of the prompt, and that a step can have them.
+    fn validate_images(&self, submission: &Submission) -> Result<(), SubmitError> {
+        let Submission { images, prompt, hidden, scores_prompt, .. } = submission;
+        let refuse = |reason: String| Err(SubmitError::InvalidPrompt(reason));
+        if images.is_empty() {
+            return Ok(());
+        }
+        if self.limits.embedding_width == 0 {
+            return refuse("the model takes no images".into());
+        }
+        if *scores_prompt || hidden.is_some() {
+            return refuse("the tokens of a prompt with images have no log-probabilities and no embedding".into());
+        }
+        let (most, limit) = (images.most_rows_at_once(), self.limits.max_batched_tokens);
+        if most > limit {
+            return refuse(format!("an image has {most} rows that must be in one step, which has at most {limit}"));
+        }
+        let width = self.limits.embedding_width;
+        let fits = |run: &ImageRun| run.positions().end <= prompt.len() && run.image.width() == width;
+        match images.runs().iter().all(fits) {
+            true => Ok(()),
+            false => refuse("the rows of an image are not those of this prompt and model".into()),
+        }
     }
 
     /// Whether a prompt may wait. The first prompt of a client may be longer than the client's share.

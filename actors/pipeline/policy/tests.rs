@@ -6,6 +6,7 @@ mod clients;
 mod draft_model;
 mod embeddings;
 mod faults;
+mod images;
 mod prefixes;
 mod prompts;
 mod random;

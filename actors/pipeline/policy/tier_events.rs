@@ -117,7 +117,7 @@ impl Policy {
         let mut blocks = VecDeque::new();
         for index in first..last {
             let content = sequence.portable_content(index);
-            let is_at_peer = index < at_peer && content.is_portable;
+            let is_at_peer = index < at_peer && content.is_portable && !content.has_image;
             let Some(tier) = self.tiers.find(&content.hash).or(is_at_peer.then_some(Tier::Peer)) else { break };
             blocks.push_back((content, tier));
         }

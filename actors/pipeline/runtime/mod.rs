@@ -35,6 +35,7 @@ use super::model_source::ModelSource;
 pub use super::options::RuntimeOptions;
 use super::policy::PolicyEvent;
 pub use super::served_model::{OutputRules, ServedModel};
+use super::vision::{EncoderOptions, ModelImages};
 use crate::core::counts::Counts;
 use crate::core::request::{Event, GenerationRequest, RequestId, SubmitError};
 use crate::core::request_context::RequestContext;
@@ -67,7 +68,8 @@ impl Runtime {
         sources: Vec<S>,
         options: RuntimeOptions,
     ) -> Result<Runtime, StartError> {
-        let replica_set = Arc::new(ReplicaSet::new(sources.len(), &options));
+        let images = images_of(&sources, &options);
+        let replica_set = Arc::new(ReplicaSet::new(sources.len(), &options, images));
         let mut replicas = Vec::with_capacity(sources.len());
         for (index, source) in sources.into_iter().enumerate() {
             replicas.push(Replica::start(index, source, options.clone(), &replica_set).await?);
@@ -219,7 +221,17 @@ impl Runtime {
     /// Accepts no more requests, lets running ones finish for at most `drain`, then stops the actors.
     pub async fn shutdown(&self, drain: Duration) {
         join_all(self.replicas.iter().map(|replica| replica.shutdown(drain))).await;
+        if let Some(images) = &self.replica_set.images {
+            images.stop();
+        }
     }
+}
+
+/// The images of a model that takes them: one encoder for all replicas.
+fn images_of<S: ModelSource>(sources: &[S], options: &RuntimeOptions) -> Option<Arc<ModelImages>> {
+    let source = sources.first()?;
+    let model = source.vision_model()?;
+    Some(ModelImages::start(model, EncoderOptions::of_runtime(options, source.host())))
 }
 
 /// The events of a request. Dropping it cancels the request.

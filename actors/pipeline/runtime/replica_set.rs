@@ -14,6 +14,7 @@ use crate::core::status::Status;
 use crate::metrics;
 use crate::pipeline::options::RuntimeOptions;
 use crate::pipeline::served_model::ServedModel;
+use crate::pipeline::vision::ModelImages;
 
 /// State that is shared by all replicas.
 pub(super) struct ReplicaSet {
@@ -23,6 +24,8 @@ pub(super) struct ReplicaSet {
     pub admission: Arc<AdmissionControl>,
     /// Number of events buffered for a client before its request is paused.
     pub client_buffer_events: usize,
+    /// The images of the model; `None` for a model that takes none.
+    pub images: Option<Arc<ModelImages>>,
     caches_prefixes: bool,
     status: watch::Sender<Status>,
     model: watch::Sender<Option<Arc<ServedModel>>>,
@@ -40,7 +43,7 @@ struct ReplicaStates {
 }
 
 impl ReplicaSet {
-    pub fn new(replicas: usize, options: &RuntimeOptions) -> Self {
+    pub fn new(replicas: usize, options: &RuntimeOptions, images: Option<Arc<ModelImages>>) -> Self {
         let statuses = Statuses::new(replicas);
         let status = statuses.combined();
         metrics::state(&options.model_id, &status);
@@ -48,6 +51,7 @@ impl ReplicaSet {
             model_id: options.model_id.clone(),
             admission: Arc::new(AdmissionControl::new(options.max_requests)),
             client_buffer_events: options.client_buffer_events,
+            images,
             caches_prefixes: options.policy.prefix_cache,
             status: watch::Sender::new(status),
             model: watch::Sender::new(None),
@@ -110,7 +114,7 @@ impl ReplicaSet {
     /// The prefix of a request's prompt, for routing. Its blocks are hashed only when the router uses them.
     pub fn prefix_of(&self, request: &GenerationRequest) -> Prefix {
         if self.states().router.uses_prefixes() {
-            Prefix::of(&request.prefix_scope(), &request.prompt)
+            Prefix::of(&request.prefix_scope(), &request.prompt, &request.images)
         } else {
             Prefix::unknown(request.prompt.len())
         }
@@ -233,6 +237,8 @@ fn combined(models: &[&Arc<ServedModel>]) -> Option<Arc<ServedModel>> {
         rendering_slots: first.rendering_slots.clone(),
         constraints: first.constraints.clone(),
         adapters: first.adapters.clone(),
+        images: first.images.clone(),
+        renders_parts: first.renders_parts.clone(),
         stop: first.stop.clone(),
         output_rules: first.output_rules.clone(),
     }))

@@ -14,6 +14,7 @@ use crate::pipeline::journal::RequestJournal;
 use crate::pipeline::messages::SchedulerMsg;
 use crate::pipeline::options::RuntimeOptions;
 use crate::pipeline::served_model::ServedModel;
+use crate::pipeline::vision::ModelImages;
 use crate::trace::Tracer;
 
 /// The shared state of a replica.
@@ -51,6 +52,11 @@ impl ReplicaState {
     /// Number of replicas of the model.
     pub(crate) fn replicas(&self) -> usize {
         self.replica_set.replicas()
+    }
+
+    /// The images of the model.
+    pub(crate) fn images(&self) -> Option<Arc<ModelImages>> {
+        self.replica_set.images.clone()
     }
 
     pub(crate) fn status(&self) -> Status {

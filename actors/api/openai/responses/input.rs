@@ -7,16 +7,19 @@ use serde_json::Value;
 use super::conversation::Conversation;
 use super::item::REASONING_PREFIX;
 use super::previous;
+use crate::api::content::Content;
 use crate::api::fields::{Fields, missing, wrong_type};
 use crate::api::openai::custom_tool;
-use crate::api::openai::messages::{call_arguments, read_content};
+use crate::api::openai::messages::{call_arguments, read_content, read_parts};
 use crate::serving::error::{ApiError, clip};
+use crate::serving::image_source::ImageField;
 
-/// Reads the messages of the prompt, in the form that chat templates expect. The `earlier` items come before those of `input`.
+/// Reads the messages of the prompt, in the form that chat templates expect, and their images. The `earlier` items come before those
+/// of `input`.
 ///
 /// # Errors
 /// [`ApiError::InvalidRequest`] or [`ApiError::Unsupported`] that names the field by its path.
-pub(super) fn read(fields: &Fields<'_>, earlier: &[Value]) -> Result<Value, ApiError> {
+pub(super) fn read(fields: &Fields<'_>, earlier: &[Value]) -> Result<(Value, Vec<ImageField>), ApiError> {
     let mut conversation = Conversation::default();
     if let Some(instructions) = fields.string("instructions")? {
         conversation.system(instructions.to_owned());
@@ -25,7 +28,7 @@ pub(super) fn read(fields: &Fields<'_>, earlier: &[Value]) -> Result<Value, ApiE
     let path = fields.path("input");
     let wanted = "a string or a list of items";
     match fields.get("input").ok_or_else(|| missing(&path, wanted))? {
-        Value::String(text) => conversation.user(text.clone()),
+        Value::String(text) => conversation.user(Content::text(text), Vec::new()),
         Value::Array(items) => read_items(items, &path, &mut conversation)?,
         other => return Err(wrong_type(&path, wanted, other)),
     }
@@ -69,7 +72,8 @@ fn read_item(kind: &str, item: &Fields<'_>, conversation: &mut Conversation) -> 
             conversation.call(required(item, "call_id")?, required(item, "name")?, arguments);
         }
         "function_call_output" | "custom_tool_call_output" => {
-            conversation.tool_output(required(item, "call_id")?, text(item, "output")?);
+            let (output, images) = parts(item, "output")?;
+            conversation.tool_output(required(item, "call_id")?, output, images);
         }
         "item_reference" => {
             let param = item.path("type");
@@ -85,7 +89,10 @@ fn read_item(kind: &str, item: &Fields<'_>, conversation: &mut Conversation) -> 
 fn read_message(message: &Fields<'_>, conversation: &mut Conversation) -> Result<(), ApiError> {
     match required(message, "role")? {
         "system" | "developer" => conversation.system(text(message, "content")?),
-        "user" => conversation.user(text(message, "content")?),
+        "user" => {
+            let (content, images) = parts(message, "content")?;
+            conversation.user(content, images);
+        }
         "assistant" => conversation.assistant(&text(message, "content")?),
         other => {
             let path = message.path("role");
@@ -112,6 +119,14 @@ fn read_reasoning(item: &Fields<'_>, conversation: &mut Conversation) -> Result<
     Ok(())
 }
 
+/// The texts and images of a field that is a string or a list of parts.
+fn parts(item: &Fields<'_>, name: &str) -> Result<(Content, Vec<ImageField>), ApiError> {
+    let path = item.path(name);
+    let value = item.get(name).ok_or_else(|| missing(&path, "a string or a list of parts"))?;
+    let mut images = Vec::new();
+    Ok((read_parts(value, &path, &mut images)?, images))
+}
+
 /// The text of a field that is a string or a list of parts.
 fn text(item: &Fields<'_>, name: &str) -> Result<String, ApiError> {
     let path = item.path(name);
@@ -131,7 +146,7 @@ mod tests {
     use super::*;
 
     fn messages(body: &Value) -> Result<Value, ApiError> {
-        read(&Fields::of_body(body).unwrap(), &[])
+        Ok(read(&Fields::of_body(body).unwrap(), &[])?.0)
     }
 
     #[test]
@@ -164,7 +179,7 @@ mod tests {
         let earlier = [json!({ "role": "user", "content": "a" }), json!({ "role": "assistant", "content": "b" })];
         let body = json!({ "instructions": "i", "input": [{ "role": "assistant", "content": "c" }] });
         assert_eq!(
-            read(&Fields::of_body(&body).unwrap(), &earlier).unwrap(),
+            read(&Fields::of_body(&body).unwrap(), &earlier).unwrap().0,
             json!([
                 { "role": "system", "content": "i" },
                 { "role": "user", "content": "a" },
@@ -206,6 +221,29 @@ mod tests {
     }
 
     #[test]
+    fn images_of_outputs_are_shown_by_the_next_message_of_the_user() {
+        let image = json!({ "type": "input_image", "image_url": "data:image/png;base64,aGk=", "detail": "auto" });
+        let call = |id: &str| json!({ "type": "function_call", "call_id": id, "name": "f", "arguments": "{}" });
+        let output = |id: &str| {
+            let output = json!([{ "type": "input_text", "text": "seen" }, image]);
+            json!({ "type": "function_call_output", "call_id": id, "output": output })
+        };
+        let input = json!([
+            call("1"), call("2"), output("1"), output("2"), { "role": "user", "content": [image, { "type": "input_text", "text": "?" }] },
+            call("3"), output("3"),
+        ]);
+        let (messages, images) = read(&Fields::of_body(&json!({ "input": input })).unwrap(), &[]).unwrap();
+        let shown = json!({ "type": "image" });
+        assert_eq!(messages[1]["content"], "seen");
+        assert_eq!(
+            messages[3],
+            json!({ "role": "user", "content": [shown, shown, shown, { "type": "text", "text": "?" }] })
+        );
+        assert_eq!(messages[6], json!({ "role": "user", "content": [shown] }));
+        assert_eq!((images.len(), images[0].path.as_str()), (4, "input[2].output[1].image_url"));
+    }
+
+    #[test]
     fn reasoning_comes_back_from_its_content_or_from_what_was_kept_of_it() {
         let of = |item: Value| messages(&json!({ "input": [item] })).unwrap()[0]["reasoning_content"].clone();
         let kept = format!("{REASONING_PREFIX}kept");
@@ -226,7 +264,7 @@ mod tests {
             (json!([{ "content": "a" }]), "input[0].type"),
             (json!([{ "role": "user" }]), "input[0].content"),
             (json!([{ "role": "tool", "content": "a" }]), "input[0].role"),
-            (json!([{ "role": "user", "content": [{ "type": "input_image" }] }]), "input[0].content[0].type"),
+            (json!([{ "role": "user", "content": [{ "type": "input_image" }] }]), "input[0].content[0].image_url"),
             (json!([{ "role": "user", "content": [{ "type": "input_file" }] }]), "input[0].content[0].type"),
             (json!([{ "type": "function_call", "name": "f" }]), "input[0].call_id"),
             (json!([{ "type": "function_call", "call_id": "c" }]), "input[0].name"),

@@ -24,6 +24,7 @@ use crate::api::request_memory::RequestMemory;
 use crate::api::server::SharedServer;
 use crate::serving::accept::accept;
 use crate::serving::error::ApiError;
+use crate::serving::images;
 
 mod conversation;
 mod echo;
@@ -78,9 +79,12 @@ pub(in crate::api) async fn input_tokens(
     let served = server.served(fields.string("model")?).await?;
     let _permit = served.runtime.try_permit_for(caller.client(), 1)?;
     let model = served.model()?;
-    let prompt = request::read_prompt(&fields, &tools::read(&fields)?, &earlier.items)?;
+    let mut prompt = request::read_prompt(&fields, &tools::read(&fields)?, &earlier.items)?;
+    let mut memory = earlier.memory;
     drop((body, earlier.items));
-    let tokens = prompt.tokens(&model).await.map_err(request::of_input)?.tokens;
-    drop(earlier.memory);
+    let images =
+        images::measure(std::mem::take(&mut prompt.images), &model, &server.limits().images, &mut memory).await?;
+    let tokens = prompt.tokens(&model, images).await.map_err(request::of_input)?.tokens;
+    drop(memory);
     Ok(Json(json!({ "object": "response.input_tokens", "input_tokens": tokens.len() })))
 }

@@ -3,8 +3,10 @@
 use cuelight_engine::engine::{HiddenLimits, HiddenRows};
 use proptest::prelude::*;
 
+use super::images::{WIDTH, random_images};
 use super::tiers::peer;
 use super::*;
+use crate::core::prompt_images::PromptImages;
 
 const SPECULATION: &[SpeculationMode] =
     &[SpeculationMode::Off, SpeculationMode::Auto, SpeculationMode::Ngram, SpeculationMode::Draft];
@@ -84,11 +86,16 @@ impl World {
                     Wanted::Hidden(rows) if self.limits.hidden.width > 0 => Some(rows),
                     _ => None,
                 };
+                let images = match hidden {
+                    None if self.limits.embedding_width > 0 => random_images(like, prompt_tokens, priority > 0),
+                    _ => PromptImages::default(),
+                };
                 // There are few different prompts, so that many have a prefix in common.
                 let submission = Submission {
                     id: RequestId(self.requests.len() as u64 + 1),
                     priority,
-                    scores_prompt: matches!(wanted, Wanted::Logits) && self.denoising.is_none(),
+                    scores_prompt: matches!(wanted, Wanted::Logits) && self.denoising.is_none() && images.is_empty(),
+                    images,
                     hidden,
                     reports_progress: salted,
                     client: Some(like.to_string().into()),
@@ -190,12 +197,15 @@ proptest! {
         forces in any::<bool>(),
         accuracy in prop::option::of(prop::sample::select(vec![0u64, 80, 100])),
         tiers in [0usize..30, 0usize..60],
+        takes_images in any::<bool>(),
     ) {
         let config = PolicyConfig {
             prefill_chunk_tokens: chunk, steps_in_flight, steps_at_executor, prefix_cache, speculation, ..CONFIG
         };
         let hidden = HiddenLimits { width: 4, max_rows: 8, ..HiddenLimits::default() };
-        let mut world = World::new(config, EngineLimits { kv_blocks, state_slots, hidden, ..limits() });
+        let embedding_width = if takes_images { WIDTH } else { 0 };
+        let mut world =
+            World::new(config, EngineLimits { kv_blocks, state_slots, hidden, embedding_width, ..limits() });
         world.stops = true;
         world.repeats = repeats;
         world.forces = forces;

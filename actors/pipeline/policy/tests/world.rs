@@ -8,8 +8,8 @@ use cuelight_engine::engine::{
 };
 use cuelight_engine::sample::Denoising;
 
-use super::canvases;
 use super::tiers::SimulatedTiers;
+use super::{canvases, images};
 use crate::core::block_hash::BlockHash;
 use crate::core::cache_change::CacheChange;
 use crate::core::draft::{DraftReply, DraftRequest};
@@ -293,14 +293,14 @@ impl World {
         for sequence in &step.sequences {
             assert!(!sequence.tokens.is_empty());
             let mut state = sequence.state.from.map_or(0, |slot| self.states[&slot]);
-            for (row, &token) in sequence.tokens.iter().enumerate() {
+            for (row, input) in images::inputs_of_rows(sequence).into_iter().enumerate() {
                 let position = sequence.first_position as usize + row;
                 let slot = |position: usize| (sequence.block_table[position / BLOCK_TOKENS], position % BLOCK_TOKENS);
                 let before = if position == 0 { 0 } else { self.kv[&slot(position - 1)] };
-                self.kv.insert(slot(position), hash(before, token));
+                self.kv.insert(slot(position), hash_input(before, input));
                 if self.limits.state_slots > 0 {
                     assert_eq!(state, before, "the state is that of other tokens");
-                    state = hash(before, token);
+                    state = hash_input(before, input);
                     let stored = sequence.state.to.iter().filter(|(rows, _)| *rows as usize == row + 1);
                     self.states.extend(stored.map(|(_, slot)| (*slot, state)));
                 }
@@ -316,8 +316,9 @@ impl World {
             let state = &self.requests[&task.id];
             let end = task.first_position + task.rows + task.hidden_rows;
             let drafted = task.draft.iter().flat_map(|draft| &draft.tokens);
-            let known = state.tokens.iter().chain(drafted.clone()).take(end);
-            let expected = known.fold(0, |before, &token| hash(before, token));
+            let known: Vec<TokenId> = state.tokens.iter().chain(drafted.clone()).take(end).copied().collect();
+            let inputs = images::inputs_of_tokens(&known, &state.submission.images);
+            let expected = inputs.into_iter().fold(0, hash_input);
             let found = sampled_rows.any(|rows| {
                 let last = rows.first_position as usize + rows.tokens.len() - 1;
                 let slot = (rows.block_table[last / BLOCK_TOKENS], last % BLOCK_TOKENS);
@@ -528,7 +529,12 @@ impl World {
 }
 
 pub(super) fn hash(before: u64, token: TokenId) -> u64 {
-    (before ^ u64::from(token).wrapping_add(0x9E37_79B9)).wrapping_mul(0x0100_0000_01B3).rotate_left(23)
+    hash_input(before, u64::from(token))
+}
+
+/// As [`hash`], of a token or of what is given in its place.
+pub(super) fn hash_input(before: u64, input: u64) -> u64 {
+    (before ^ input.wrapping_add(0x9E37_79B9)).wrapping_mul(0x0100_0000_01B3).rotate_left(23)
 }
 
 /// Adds up to `most` tokens that a constraint forces after the newest one, and returns their number.

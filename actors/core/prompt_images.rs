@@ -1,0 +1,263 @@
+//! Images in a prompt: which embedding rows stand at which of its positions.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use cuelight_engine::engine::{BLOCK_TOKENS, EmbeddingRows};
+use sha2::{Digest, Sha256};
+
+/// The embedding rows of an image, and their identity: equal hashes mean equal rows, also across processes.
+#[derive(Clone, PartialEq)]
+pub struct EncodedImage {
+    /// [rows, width].
+    values: Arc<[f32]>,
+    width: usize,
+    hash: [u8; 32],
+}
+
+impl EncodedImage {
+    /// Rows of `width` values each.
+    ///
+    /// # Panics
+    /// When `values` is not a whole number of rows.
+    #[must_use]
+    pub fn new(values: Arc<[f32]>, width: usize) -> Self {
+        assert!(width > 0 && values.len().is_multiple_of(width), "{} values are not rows of {width}", values.len());
+        let mut hash = Sha256::new_with_prefix(b"cuelight image rows");
+        hash.update((width as u64).to_le_bytes());
+        for values in values.chunks(1024) {
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            hash.update(&bytes);
+        }
+        EncodedImage { width, hash: hash.finalize().into(), values }
+    }
+
+    /// The number of rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.values.len() / self.width
+    }
+
+    /// Values of a row.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Bytes of the rows.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.values)
+    }
+}
+
+impl fmt::Debug for EncodedImage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EncodedImage({} rows of {})", self.rows(), self.width)
+    }
+}
+
+/// Consecutive rows of an image at consecutive positions of a prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ImageRun {
+    /// The position of the first row.
+    pub position: usize,
+    /// The rows of the image.
+    pub rows: Range<usize>,
+    /// The image.
+    pub image: EncodedImage,
+}
+
+impl ImageRun {
+    /// The positions of its rows.
+    #[must_use]
+    pub fn positions(&self) -> Range<usize> {
+        self.position..self.position + self.rows.len()
+    }
+
+    /// Its rows at these positions, counted from the first of the positions. `None` when there are none.
+    fn within(&self, positions: &Range<usize>) -> Option<EmbeddingRows> {
+        let own = self.positions();
+        let (from, to) = (own.start.max(positions.start), own.end.min(positions.end));
+        let first = from.checked_sub(positions.start)?;
+        let row = |position: usize| self.rows.start + position - own.start;
+        let rows = || EmbeddingRows { first, values: self.image.values.clone(), range: row(from)..row(to) };
+        (from < to).then(rows)
+    }
+}
+
+/// What the rows of images in a KV block add to its identity.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ImageKey(pub [u8; 32]);
+
+impl fmt::Debug for ImageKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ImageKey({:02x}{:02x}…)", self.0[0], self.0[1])
+    }
+}
+
+/// How many rows the next step may have of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextRows {
+    /// Any number.
+    Any,
+    /// At most this many, behind which rows of an image begin that see each other.
+    AtMost(usize),
+    /// Exactly this many: the rows of an image that see each other.
+    Exactly(usize),
+}
+
+/// The images of a prompt. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct PromptImages(Option<Arc<Images>>);
+
+#[derive(Debug, PartialEq)]
+struct Images {
+    /// By position.
+    runs: Vec<ImageRun>,
+    /// Whether the rows of a run see each other.
+    rows_see_each_other: bool,
+    /// The keys of the blocks that have rows of images.
+    keys: BTreeMap<usize, ImageKey>,
+}
+
+impl PromptImages {
+    /// The runs of a prompt, by ascending positions without overlaps.
+    #[must_use]
+    pub fn new(runs: Vec<ImageRun>, rows_see_each_other: bool) -> Self {
+        debug_assert!(runs.is_sorted_by(|one, next| one.positions().end <= next.position), "runs overlap");
+        if runs.is_empty() {
+            return PromptImages(None);
+        }
+        let keys = keys(&runs, rows_see_each_other);
+        PromptImages(Some(Arc::new(Images { runs, rows_see_each_other, keys })))
+    }
+
+    /// Whether the prompt has no image.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The runs, by position.
+    #[must_use]
+    pub fn runs(&self) -> &[ImageRun] {
+        self.0.as_ref().map_or(&[], |images| &images.runs)
+    }
+
+    /// The number of positions with rows of images.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.runs().iter().map(|run| run.rows.len()).sum()
+    }
+
+    /// The most rows that must be in one step.
+    #[must_use]
+    pub fn most_rows_at_once(&self) -> usize {
+        let together = self.0.iter().filter(|images| images.rows_see_each_other);
+        together.flat_map(|images| &images.runs).map(|run| run.rows.len()).max().unwrap_or(0)
+    }
+
+    /// What images add to the identity of block number `index` of the prompt. `None` when it has no row of an image.
+    #[must_use]
+    pub fn key_of_block(&self, index: usize) -> Option<ImageKey> {
+        self.0.as_ref()?.keys.get(&index).copied()
+    }
+
+    /// How many rows may be computed next, from `position` on.
+    #[must_use]
+    pub fn next_rows(&self, position: usize) -> NextRows {
+        let Some(images) = self.0.as_ref().filter(|images| images.rows_see_each_other) else { return NextRows::Any };
+        match images.runs.iter().map(ImageRun::positions).find(|run| run.end > position) {
+            None => NextRows::Any,
+            Some(run) if run.start > position => NextRows::AtMost(run.start - position),
+            // Rows before this one are in the cache already, where they were computed with all rows of the image.
+            Some(run) => NextRows::Exactly(run.end - position),
+        }
+    }
+
+    /// The embedding rows at these positions.
+    #[must_use]
+    pub fn rows_at(&self, positions: Range<usize>) -> Vec<EmbeddingRows> {
+        self.runs().iter().filter_map(|run| run.within(&positions)).collect()
+    }
+}
+
+/// The key of each block that has rows of images. Rows that see each other depend on all rows of their run, so the key of each of
+/// its blocks takes in the whole image.
+fn keys(runs: &[ImageRun], rows_see_each_other: bool) -> BTreeMap<usize, ImageKey> {
+    let mut hashes: BTreeMap<usize, Sha256> = BTreeMap::new();
+    for run in runs {
+        let ImageRun { position, rows, image } = run;
+        let positions = run.positions();
+        for block in position / BLOCK_TOKENS..positions.end.div_ceil(BLOCK_TOKENS) {
+            let hash = hashes.entry(block).or_insert_with(|| Sha256::new_with_prefix([u8::from(rows_see_each_other)]));
+            hash.update(image.hash);
+            // Relative to the block, so that the same image at another place of another prompt has the same key there.
+            let offset = *position as i64 - (block * BLOCK_TOKENS) as i64;
+            for number in [offset, rows.start as i64, rows.end as i64] {
+                hash.update(number.to_le_bytes());
+            }
+        }
+    }
+    hashes.into_iter().map(|(block, hash)| (block, ImageKey(hash.finalize().into()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(value: f32, rows: usize) -> EncodedImage {
+        EncodedImage::new(vec![value; rows * 2].into(), 2)
+    }
+
+    fn run(position: usize, rows: Range<usize>, image: &EncodedImage) -> ImageRun {
+        ImageRun { position, rows, image: image.clone() }
+    }
+
+    #[test]
+    fn rows_are_found_by_their_positions() {
+        let image = image(1.0, 30);
+        let images = PromptImages::new(vec![run(5, 0..10, &image), run(20, 10..30, &image)], false);
+        let found = |positions| -> Vec<(usize, Range<usize>)> {
+            images.rows_at(positions).into_iter().map(|rows| (rows.first, rows.range)).collect()
+        };
+        assert_eq!(found(0..5), []);
+        assert_eq!(found(0..6), [(5, 0..1)]);
+        assert_eq!(found(7..25), [(0, 2..10), (13, 10..15)]);
+        assert_eq!(found(40..50), []);
+        assert_eq!((images.rows(), images.most_rows_at_once()), (30, 0));
+        assert_eq!(images.next_rows(7), NextRows::Any);
+    }
+
+    #[test]
+    fn rows_that_see_each_other_are_computed_at_once() {
+        let image = image(1.0, 10);
+        let images = PromptImages::new(vec![run(5, 0..10, &image)], true);
+        assert_eq!(images.next_rows(0), NextRows::AtMost(5));
+        assert_eq!(images.next_rows(5), NextRows::Exactly(10));
+        assert_eq!(images.next_rows(8), NextRows::Exactly(7), "behind rows of the cache");
+        assert_eq!(images.next_rows(15), NextRows::Any);
+        assert_eq!(images.most_rows_at_once(), 10);
+    }
+
+    #[test]
+    fn only_blocks_with_rows_have_keys_and_these_depend_on_the_image_its_rows_and_their_place() {
+        let (one, two) = (image(1.0, 40), image(2.0, 40));
+        let keys = |runs: Vec<ImageRun>| {
+            let images = PromptImages::new(runs, false);
+            (0..4).map(|block| images.key_of_block(block)).collect::<Vec<_>>()
+        };
+        let first = keys(vec![run(18, 0..20, &one)]);
+        assert_eq!(first.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, true, false]);
+        assert_eq!(first, keys(vec![run(18, 0..20, &image(1.0, 40))]));
+        for other in [run(18, 0..20, &two), run(19, 0..20, &one), run(18, 1..21, &one), run(18, 0..21, &one)] {
+            let other = keys(vec![other]);
+            assert!(other[1] != first[1] && other[2] != first[2]);
+        }
+        assert_ne!(PromptImages::new(vec![run(18, 0..20, &one)], true).key_of_block(1), first[1]);
+        assert!(PromptImages::new(Vec::new(), true).is_empty());
+    }
+}

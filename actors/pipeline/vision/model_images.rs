@@ -1,0 +1,144 @@
+//! The images of a model: how they are prepared, and where their rows come from.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cuelight_engine::load::LoadCancel;
+use cuelight_engine::vision::{ImagePreparation, ImageSpec, PreparedImage};
+use ractor::{ActorId, ActorRef};
+use tokio::sync::{Semaphore, oneshot, watch};
+
+use super::cache::{CachedImage, ImageCache, ImageId};
+use super::keeper::{Availability, EncoderOptions, Keeper, KeeperGuard};
+use crate::core::prompt_images::EncodedImage;
+use crate::metrics::images::ImageMetrics;
+use crate::pipeline::messages::{EncodeError, EncodeJob, EncoderMsg};
+use crate::pipeline::model_source::VisionModel;
+
+/// How often an image is sent to an encoder that is lost over it.
+const ATTEMPTS: usize = 3;
+
+/// The images of a model that takes them. All replicas share it.
+pub struct ModelImages {
+    preparation: Arc<dyn ImagePreparation>,
+    /// How many more images may be decoded or wait for the encoder now, which bounds the memory of their pixels.
+    slots: Arc<Semaphore>,
+    cache: Mutex<ImageCache>,
+    metrics: Arc<ImageMetrics>,
+    keeper: KeeperGuard,
+}
+
+impl ModelImages {
+    /// Most images of one model that are decoded or wait for the encoder at the same time.
+    pub const SLOTS: usize = 4;
+
+    /// Starts the encoder of a model. It stops when the handle is dropped.
+    #[must_use]
+    pub fn start(model: Arc<dyn VisionModel>, options: EncoderOptions) -> Arc<Self> {
+        let metrics = Arc::new(ImageMetrics::new(&options.model_id));
+        Arc::new(ModelImages {
+            preparation: model.preparation(),
+            slots: Arc::new(Semaphore::new(Self::SLOTS)),
+            cache: Mutex::new(ImageCache::new(options.cache_bytes)),
+            keeper: Keeper::start(model, metrics.clone(), options),
+            metrics,
+        })
+    }
+
+    /// How the model takes images.
+    #[must_use]
+    pub fn spec(&self) -> &ImageSpec {
+        self.preparation.spec()
+    }
+
+    /// Turns images into what the encoder takes.
+    #[must_use]
+    pub fn preparation(&self) -> Arc<dyn ImagePreparation> {
+        self.preparation.clone()
+    }
+
+    /// Limits the images that are decoded and wait.
+    #[must_use]
+    pub fn slots(&self) -> Arc<Semaphore> {
+        self.slots.clone()
+    }
+
+    /// An image that was encoded before.
+    #[must_use]
+    pub fn find(&self, id: &ImageId) -> Option<CachedImage> {
+        self.cache().find(id).inspect(|_| self.metrics.found())
+    }
+
+    /// Computes the rows of an image, after those of the images that came before. Dropping the future cancels it.
+    ///
+    /// # Errors
+    /// [`EncodeError`].
+    pub async fn encode(&self, id: ImageId, image: PreparedImage) -> Result<CachedImage, EncodeError> {
+        let _waits = self.metrics.waits();
+        let (parts, expected) = (image.parts.clone(), image.rows() * self.spec().width);
+        let values = self.rows_of(Arc::new(image)).await?;
+        if values.len() != expected || values.iter().any(|value| !value.is_finite()) {
+            let reason =
+                format!("the encoder gave {} values instead of {expected}, or some that are no numbers", values.len());
+            return Err(EncodeError::Failed(reason));
+        }
+        let encoded = EncodedImage::new(values.into(), self.spec().width);
+        let encoded = CachedImage { parts: parts.into(), image: encoded };
+        let mut cache = self.cache();
+        cache.insert(id, encoded.clone());
+        self.metrics.cache_holds(cache.bytes());
+        Ok(encoded)
+    }
+
+    async fn rows_of(&self, image: Arc<PreparedImage>) -> Result<Vec<f32>, EncodeError> {
+        let cancel = CancelOnDrop(LoadCancel::default());
+        let mut availability = self.keeper.availability();
+        let mut lost = None;
+        for _ in 0..ATTEMPTS {
+            let encoder = running(&mut availability, lost).await?;
+            let (reply, answer) = oneshot::channel();
+            let job = EncodeJob { image: image.clone(), cancel: cancel.0.clone(), reply };
+            // When the encoder is gone, so is the sender of the answer.
+            let _ = encoder.cast(EncoderMsg::Encode(job));
+            match answer.await {
+                Ok(rows) => return rows,
+                Err(_) => lost = Some(encoder.get_id()),
+            }
+        }
+        Err(EncodeError::Failed("the encoder was lost over it".to_owned()))
+    }
+
+    /// Stops the encoder. Images that wait for it are refused.
+    pub(crate) fn stop(&self) {
+        self.keeper.stop();
+    }
+
+    fn cache(&self) -> MutexGuard<'_, ImageCache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits for an encoder other than the one that was lost.
+async fn running(
+    availability: &mut watch::Receiver<Availability>,
+    lost: Option<ActorId>,
+) -> Result<ActorRef<EncoderMsg>, EncodeError> {
+    let is_settled = |now: &Availability| match now {
+        Availability::Starting => false,
+        Availability::Running(encoder) => lost != Some(encoder.get_id()),
+        Availability::Ended(_) => true,
+    };
+    match availability.wait_for(is_settled).await.map(|now| now.clone()) {
+        Ok(Availability::Running(encoder)) => Ok(encoder),
+        Ok(Availability::Ended(reason)) => Err(EncodeError::Unavailable(reason)),
+        Ok(Availability::Starting) | Err(_) => Err(EncodeError::Unavailable("it is being unloaded".to_owned())),
+    }
+}
+
+/// Tells the encoder that no request waits for the rows.
+struct CancelOnDrop(LoadCancel);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
