@@ -1,6 +1,6 @@
 //! Requests with images: rows that take the place of tokens.
 
-use cuelight_engine::engine::{EmbeddingRows, SequenceRows};
+use cuelight_engine::engine::{EmbeddingLimits, EmbeddingRows, SequenceRows};
 
 use super::world::{World, hash, hash_input};
 use super::*;
@@ -75,7 +75,7 @@ pub(super) fn inputs_of_tokens(tokens: &[TokenId], images: &PromptImages) -> Vec
 }
 
 fn image_limits() -> EngineLimits {
-    EngineLimits { embedding_width: WIDTH, ..large_limits() }
+    EngineLimits { embeddings: Some(EmbeddingLimits { width: WIDTH, deep_layers: 0 }), ..large_limits() }
 }
 
 fn with_images(submission: Submission, runs: Vec<ImageRun>, see_each_other: bool) -> Submission {
