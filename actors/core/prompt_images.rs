@@ -68,6 +68,8 @@ pub struct ImageRun {
     pub rows: Range<usize>,
     /// The image.
     pub image: EncodedImage,
+    /// Columns and rows of the grid that they are, for a model that rotates them by both.
+    pub grid: Option<[usize; 2]>,
 }
 
 impl ImageRun {
@@ -75,6 +77,18 @@ impl ImageRun {
     #[must_use]
     pub fn positions(&self) -> Range<usize> {
         self.position..self.position + self.rows.len()
+    }
+
+    /// By how much the positions after it are smaller for the rotation: a grid takes as many as its longer side.
+    fn shortens(&self) -> usize {
+        self.grid.map_or(0, |[columns, rows]| self.rows.len() - columns.max(rows).min(self.rows.len()))
+    }
+
+    /// The positions by which the row at `position` is rotated, if the rows begin at `start` there.
+    fn rope_position(&self, position: usize, start: usize) -> [u32; 3] {
+        let row = position - self.position;
+        let [columns, _] = self.grid.unwrap_or([1, 1]);
+        [start, start + row / columns.max(1), start + row % columns.max(1)].map(|position| position as u32)
     }
 
     /// Its rows at these positions, counted from the first of the positions. `None` when there are none.
@@ -178,6 +192,29 @@ impl PromptImages {
         }
     }
 
+    /// The positions in time, and of the row and the column of an image, by which the model rotates the rows at these positions. Empty
+    /// if these are the positions themselves.
+    ///
+    /// Source: Wang et al. 2024, "Qwen2-VL" (M-RoPE).
+    #[must_use]
+    pub fn rope_positions(&self, positions: Range<usize>) -> Vec<[u32; 3]> {
+        if self.runs().iter().all(|run| run.grid.is_none()) {
+            return Vec::new();
+        }
+        positions.map(|position| self.rope_position(position)).collect()
+    }
+
+    fn rope_position(&self, position: usize) -> [u32; 3] {
+        let mut shorter = 0;
+        for run in self.runs().iter().take_while(|run| run.position <= position) {
+            if run.grid.is_some() && run.positions().contains(&position) {
+                return run.rope_position(position, run.position - shorter);
+            }
+            shorter += run.shortens();
+        }
+        [(position - shorter) as u32; 3]
+    }
+
     /// The embedding rows at these positions.
     #[must_use]
     pub fn rows_at(&self, positions: Range<usize>) -> Vec<EmbeddingRows> {
@@ -190,14 +227,15 @@ impl PromptImages {
 fn keys(runs: &[ImageRun], rows_see_each_other: bool) -> BTreeMap<usize, ImageKey> {
     let mut hashes: BTreeMap<usize, Sha256> = BTreeMap::new();
     for run in runs {
-        let ImageRun { position, rows, image } = run;
+        let ImageRun { position, rows, image, grid } = run;
         let positions = run.positions();
         for block in position / BLOCK_TOKENS..positions.end.div_ceil(BLOCK_TOKENS) {
             let hash = hashes.entry(block).or_insert_with(|| Sha256::new_with_prefix([u8::from(rows_see_each_other)]));
             hash.update(image.hash);
             // Relative to the block, so that the same image at another place of another prompt has the same key there.
             let offset = *position as i64 - (block * BLOCK_TOKENS) as i64;
-            for number in [offset, rows.start as i64, rows.end as i64] {
+            let columns = grid.map_or(0, |[columns, _]| columns as i64);
+            for number in [offset, rows.start as i64, rows.end as i64, columns] {
                 hash.update(number.to_le_bytes());
             }
         }
@@ -214,7 +252,26 @@ mod tests {
     }
 
     fn run(position: usize, rows: Range<usize>, image: &EncodedImage) -> ImageRun {
-        ImageRun { position, rows, image: image.clone() }
+        ImageRun { position, rows, image: image.clone(), grid: None }
+    }
+
+    #[test]
+    fn rows_of_a_grid_are_rotated_by_their_row_and_column() {
+        let image = image(1.0, 6);
+        let grid = |position| ImageRun { grid: Some([3, 2]), ..run(position, 0..6, &image) };
+        let images = PromptImages::new(vec![grid(2), grid(9)], false);
+        let first = [[2, 2, 2], [2, 2, 3], [2, 2, 4], [2, 3, 2], [2, 3, 3], [2, 3, 4]];
+        let expected = [
+            &[[0; 3], [1; 3]][..],
+            &first,
+            &[[5; 3]],
+            &first.map(|three| three.map(|one| one + 4)),
+            &[[9; 3], [10; 3]],
+        ];
+        assert_eq!(images.rope_positions(0..17), expected.concat());
+        assert_eq!(images.rope_positions(7..10), expected.concat()[7..10]);
+        assert_eq!(images.rope_positions(100..101), [[94; 3]]);
+        assert!(PromptImages::new(vec![run(2, 0..6, &image)], false).rope_positions(0..9).is_empty());
     }
 
     #[test]

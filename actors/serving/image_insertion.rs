@@ -21,6 +21,8 @@ pub(crate) struct ImageSpan {
     pub position: usize,
     /// The rows of the image.
     pub rows: Range<usize>,
+    /// Columns and rows of the grid that they are, for a model that rotates them by both.
+    pub grid: Option<[usize; 2]>,
 }
 
 /// What the templates of a model get for an image.
@@ -106,7 +108,7 @@ pub(super) fn insert(
 fn push_part(text: &mut String, part: &ImagePart, row_token: &str) {
     match part {
         ImagePart::Text(part) => text.push_str(part),
-        ImagePart::Rows(rows) => text.push_str(&row_token.repeat(*rows)),
+        ImagePart::Rows(_) | ImagePart::Grid(_) => text.push_str(&row_token.repeat(part.rows())),
     }
 }
 
@@ -124,15 +126,18 @@ pub(super) fn spans(
     for (image, parts) in images.iter().enumerate() {
         let mut row = 0;
         for part in parts.as_ref() {
-            let ImagePart::Rows(rows) = part else { continue };
-            let found: Vec<usize> = positions.by_ref().take(*rows).collect();
+            let (rows, grid) = match part {
+                ImagePart::Text(_) => continue,
+                ImagePart::Rows(rows) => (*rows, None),
+                ImagePart::Grid(grid) => (part.rows(), Some(*grid)),
+            };
+            let found: Vec<usize> = positions.by_ref().take(rows).collect();
             let position = found.first().copied().unwrap_or(0);
-            let is_one_run =
-                found.len() == *rows && found.iter().enumerate().all(|(index, at)| *at == position + index);
+            let is_one_run = found.len() == rows && found.iter().enumerate().all(|(index, at)| *at == position + index);
             if !is_one_run {
                 return Err(other_rows());
             }
-            spans.push(ImageSpan { image, position, rows: row..row + rows });
+            spans.push(ImageSpan { image, position, rows: row..row + rows, grid });
             row += rows;
         }
     }
@@ -205,12 +210,14 @@ mod tests {
     #[test]
     fn rows_are_found_in_the_tokens_and_nothing_else_may_be_one() {
         let images = [image(2), vec![ImagePart::Rows(1), ImagePart::Text("x".to_owned()), ImagePart::Rows(1)]];
-        let span = |image, position, rows| ImageSpan { image, position, rows };
+        let span = |image, position, rows| ImageSpan { image, position, rows, grid: None };
         let found = spans(&[1, 9, 9, 2, 9, 3, 9], 9, &images).unwrap();
         assert_eq!(found, [span(0, 1, 0..2), span(1, 4, 0..1), span(1, 6, 1..2)]);
         for tokens in [&[1, 9, 9, 2, 9, 3, 9, 9][..], &[9, 1, 9, 2, 9, 3, 9], &[9, 9], &[]] {
             spans(tokens, 9, &images).unwrap_err();
         }
+        let grid = spans(&[9, 9, 9, 9, 9, 9], 9, &[vec![ImagePart::Grid([3, 2])]]).unwrap();
+        assert_eq!(grid, [ImageSpan { grid: Some([3, 2]), ..span(0, 0, 0..6) }]);
         // Runs of different images may follow each other at once.
         assert_eq!(spans(&[9, 9, 9, 9], 9, &images).unwrap().len(), 3);
     }

@@ -115,7 +115,7 @@ pub(crate) async fn measure(
 pub(crate) fn prompt_images(prompt: &PromptTokens, encoded: &[CachedImage], model: &ServedModel) -> PromptImages {
     let run = |span: &ImageSpan| {
         let image = encoded.get(span.image)?.image.clone();
-        Some(ImageRun { position: span.position, rows: span.rows.clone(), image })
+        Some(ImageRun { position: span.position, rows: span.rows.clone(), image, grid: span.grid })
     };
     let see_each_other = model.images.as_ref().is_some_and(|images| images.spec().rows_see_each_other);
     PromptImages::new(prompt.images.iter().filter_map(run).collect(), see_each_other)

@@ -2,6 +2,7 @@
 
 use super::RgbImage;
 use super::canvas::Canvas;
+use super::family::DivisionKeys;
 use super::resample::{Filter, resized, resized_part};
 
 /// How an image becomes tiles.
@@ -28,6 +29,17 @@ pub enum Division {
         /// Pixels.
         multiple: usize,
     },
+    /// One tile with about the proportions of the image and a number of pixels between two limits. Both sides are multiples.
+    ///
+    /// Source: transformers' `smart_resize` of Qwen2-VL.
+    WithinPixels {
+        /// Pixels of a side.
+        multiple: usize,
+        /// Fewest pixels of the tile.
+        fewest: usize,
+        /// Most pixels of the tile.
+        most: usize,
+    },
     /// The grid of tiles whose proportions are next to those of the image. With more than one tile an overview follows.
     /// Source: Chen et al. 2024, "How Far Are We to GPT-4V?" (InternVL 1.5).
     NearestGrid {
@@ -37,6 +49,12 @@ pub enum Division {
         most: usize,
     },
 }
+
+/// Fewest and most embedding rows of an image whose tile has a number of pixels between two limits, where the file has none.
+const FEWEST_ROWS: usize = 8;
+const MOST_ROWS: usize = 1280;
+/// Most pixels of such a tile, whatever the file says.
+const MOST_PIXELS: usize = 1 << 22;
 
 /// Most pixels of the longest side of an image that is divided.
 const LONGEST_SIDE: usize = 4096;
@@ -57,11 +75,33 @@ impl Divided {
 }
 
 impl Division {
+    /// One tile within the limits of a file on pixels. Where it has none, they are those of 8 and 1280 rows.
+    #[must_use]
+    pub fn within_pixels(keys: &DivisionKeys) -> Self {
+        let of_row = keys.multiple * keys.multiple;
+        let most = keys.most_pixels.unwrap_or(MOST_ROWS * of_row).clamp(of_row, MOST_PIXELS);
+        let fewest = keys.fewest_pixels.unwrap_or(FEWEST_ROWS * of_row).min(most);
+        Division::WithinPixels { multiple: keys.multiple, fewest, most }
+    }
+
+    /// The most pixels of all tiles of an image, for tiles of `side` pixels.
+    #[must_use]
+    pub fn most_pixels(self, side: usize) -> usize {
+        match self {
+            Division::WithinPixels { most, .. } => most,
+            other => other.most_tiles(side) * side * side,
+        }
+    }
+
     /// The most tiles of an image, with the overview, for tiles of `side` pixels.
     #[must_use]
     pub fn most_tiles(self, side: usize) -> usize {
         match self {
-            Division::Stretched | Division::Padded | Division::Cropped | Division::Proportional { .. } => 1,
+            Division::Stretched
+            | Division::Padded
+            | Division::Cropped
+            | Division::Proportional { .. }
+            | Division::WithinPixels { .. } => 1,
             // The shorter side is rounded up to an even number.
             Division::LongestSide { longest } => {
                 let longest = longest.min(LONGEST_SIDE);
@@ -87,6 +127,9 @@ impl Division {
             }
             Division::Proportional { longest, multiple } => {
                 Divided::whole(to(proportional(image.size(), longest, multiple), image))
+            }
+            Division::WithinPixels { multiple, fewest, most } => {
+                Divided::whole(to(within_pixels(image.size(), multiple, [fewest, most]), image))
             }
             Division::NearestGrid { fewest, most } => {
                 let grid = nearest_grid(image.size(), side, [fewest, most]);
@@ -159,6 +202,26 @@ fn proportional(size: [usize; 2], longest: usize, multiple: usize) -> [usize; 2]
     scaled.map(|length| length.clamp(1, longest).next_multiple_of(multiple))
 }
 
+/// The size of a tile of multiples with a number of pixels between two limits.
+fn within_pixels(size: [usize; 2], multiple: usize, [fewest, most]: [usize; 2]) -> [usize; 2] {
+    let unit = multiple as f64;
+    let scaled = |factor: f64, round: fn(f64) -> f64| {
+        size.map(|length| (round(length as f64 * factor / unit) as usize).max(1) * multiple)
+    };
+    let area = |[width, height]: [usize; 2]| width * height;
+    let pixels = area(size) as f64;
+    let shrunk = || scaled((most as f64 / pixels).sqrt(), f64::floor);
+    let rounded = size.map(|length| (length as f64 / unit).round_ties_even() as usize * multiple);
+    let found = match area(rounded) {
+        pixels if pixels > most => shrunk(),
+        rounded_pixels if rounded_pixels < fewest => scaled((fewest as f64 / pixels).sqrt(), f64::ceil),
+        _ => rounded,
+    };
+    // What is much longer than wide may be larger after rounding up.
+    let is_within = |size: &[usize; 2]| area(*size) <= most && area(*size) > 0;
+    Some(found).filter(is_within).or(Some(shrunk()).filter(is_within)).unwrap_or([multiple; 2])
+}
+
 /// Columns and rows of the grid of `fewest` to `most` tiles whose proportions are next to those of an image. Of grids with the
 /// same proportions the one with more tiles, as long as these are at most twice as large as the image.
 fn nearest_grid([width, height]: [usize; 2], side: usize, [fewest, most]: [usize; 2]) -> [usize; 2] {
@@ -221,6 +284,22 @@ mod tests {
                 let divided = division.divide(&image(width, height), side, Filter::Bilinear, [0; 3]);
                 assert!(divided.images.len() <= division.most_tiles(side), "{division:?} {width} x {height}");
             }
+        }
+    }
+
+    #[test]
+    fn a_tile_has_a_number_of_pixels_between_two_limits() {
+        let within = |size| within_pixels(size, 14, [8 * 196, 100 * 196]);
+        assert_eq!(within([61, 37]), [56, 42]);
+        assert_eq!(within([20, 50]), [28, 70]);
+        assert_eq!(within([1000, 500]), [196, 98]);
+        assert_eq!(within([35, 49]), [28, 56]);
+        for size in [[1, 1], [100_000, 1], [1, 100_000], [7, 3], [65_535, 65_535]] {
+            let [width, height] = within(size);
+            assert!(
+                width * height <= 100 * 196 && width % 14 == 0 && height % 14 == 0 && width * height > 0,
+                "{size:?}"
+            );
         }
     }
 

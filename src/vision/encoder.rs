@@ -1,56 +1,82 @@
-//! Runs a vision tower and its projector, tile by tile.
+//! Runs a vision tower and its projectors, tile by tile.
 
 use super::family::Family;
 use super::merge::Merge;
-use super::patches::in_order;
-use super::positions::{Encoding, Rotation};
+use super::positions::{Encoding, PositionTable};
+use super::rows::TileRows;
 use super::sizes::TowerSizes;
+use super::tower::SegmentKind;
 use super::{ImageEncoder, PreparedImage, Tile};
 use crate::backend::stage::PipelineStage;
 use crate::cancel::LoadCancel;
 use crate::engine::{BLOCK_TOKENS, EngineError, EngineLimits, SequenceRows, Step, StepId};
 use crate::mapped_file::ModelFiles;
 
-/// The segment of the stage with the ops of the tower, and that with those of the projector.
-const TOWER: usize = 0;
-const HEAD: usize = 1;
-
-/// A tower and its projector as the two segments of a stage.
+/// A tower and its projectors as segments of a stage: those of the tower, the projector, and one for the output of each deep segment.
 pub struct TowerEncoder {
     stage: Box<dyn PipelineStage>,
     shape: TileShape,
     files: ModelFiles,
 }
 
-/// The rows of a tile.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The rows of a tile, and how they are computed.
+#[derive(Debug, Clone)]
 pub struct TileShape {
-    /// Patches of a side, of a tile that is not square at most.
+    /// How the tower encodes positions.
+    pub positions: Encoding,
+    /// Patches of a side of a square tile.
     pub grid: usize,
+    /// Most patches of a tile.
+    pub most_patches: usize,
     /// Patches of a side of a square that becomes one row.
     pub merge: usize,
     /// Values of a patch.
     pub patch_width: usize,
     /// How patches are merged.
     pub merged: Merge,
-    /// The rotation of queries and keys; `None` for a tower with a table of positions, whose tiles are square.
-    pub rotation: Option<Rotation>,
+    /// Squares of a side of a window.
+    pub window: Option<usize>,
+    /// The table of positions that is stretched to tiles.
+    pub table: Option<PositionTable>,
+    /// The segments of the tower.
+    pub segments: Vec<SegmentKind>,
 }
 
 impl TileShape {
-    /// The rows of a tower's tile.
+    /// The shape of a tower's tiles, without its segments and table.
     #[must_use]
     pub fn new(sizes: &TowerSizes, family: &Family, class_rows: usize) -> Self {
         let merge = sizes.patches.merge;
         let merged = Merge { class_rows, patches: merge * merge, merging: family.merging, hidden: sizes.hidden };
-        let rotation = (family.positions == Encoding::Rotation).then(|| Rotation::new(sizes));
-        TileShape { grid: sizes.grid, merge, patch_width: sizes.patches.width(), merged, rotation }
+        let most_pixels = (family.division)(&sizes.division).most_pixels(sizes.image());
+        let most_patches = match family.positions.turns() {
+            Some(_) => most_pixels / (sizes.patches.side * sizes.patches.side),
+            None => sizes.grid * sizes.grid,
+        };
+        TileShape {
+            positions: family.positions,
+            grid: sizes.grid,
+            most_patches,
+            merge,
+            patch_width: sizes.patches.width(),
+            merged,
+            window: sizes.windows.map(|windows| windows.squares),
+            table: None,
+            segments: Vec::new(),
+        }
     }
 
-    /// The rows that the tower computes.
+    /// The most rows that the tower computes.
     #[must_use]
     pub fn rows(&self) -> usize {
-        self.grid * self.grid + self.merged.class_rows
+        self.most_patches + self.merged.class_rows
+    }
+
+    /// The most windows of a tile. Long tiles have windows of one line of squares.
+    fn windows(&self) -> usize {
+        let Some(side) = self.window else { return 1 };
+        let of_line = side * self.merged.patches;
+        self.most_patches.div_ceil(of_line) + self.most_patches.div_ceil(of_line * side) + 2
     }
 
     /// The limits of an engine that computes one tile at once.
@@ -60,55 +86,69 @@ impl TileShape {
         EngineLimits {
             vocab_size: rows,
             context_tokens: rows,
-            kv_blocks: rows.div_ceil(BLOCK_TOKENS),
+            kv_blocks: rows.div_ceil(BLOCK_TOKENS) + self.windows(),
             max_batched_tokens: rows,
-            max_sequences: 1,
+            max_sequences: self.windows(),
             ..EngineLimits::default()
         }
     }
 
-    /// Bytes of the rows of a tile in host memory: the patches, factors of rotations, the tower's rows and the merged ones.
+    /// Bytes of the rows of a tile in host memory: the patches in two orders, positions, and rows between segments.
     #[must_use]
     pub fn host_bytes(&self) -> u64 {
-        let copies = if self.rotation.is_some() { 4 } else { 2 };
-        (self.rows() * (self.patch_width + copies * self.merged.hidden) * size_of::<f32>()) as u64
+        let deep = self.segments.iter().filter(|segment| segment.is_deep).count();
+        (self.rows() * (2 * self.patch_width + (4 + deep) * self.merged.hidden) * size_of::<f32>()) as u64
     }
 
     /// Whether a tile is one of this tower.
     fn fits(&self, tile: &Tile) -> bool {
         let [columns, rows] = tile.grid;
-        let is_fitting = |length: usize| match self.rotation {
-            Some(_) => (1..=self.grid).contains(&length) && length % self.merge == 0,
-            None => length == self.grid,
+        let is_fitting = match self.positions.turns() {
+            Some(_) => [columns, rows].iter().all(|length| *length > 0 && length % self.merge == 0),
+            None => [columns, rows] == [self.grid; 2],
         };
-        is_fitting(columns) && is_fitting(rows) && tile.patches.len() == columns * rows * self.patch_width
+        let patches = columns.saturating_mul(rows);
+        is_fitting && patches <= self.most_patches && tile.patches.len() == patches * self.patch_width
     }
 
-    /// The rows of the table of positions, in the order of the rows of a tile. Towers without a table do not read them.
-    fn positions(&self, tile: &Tile) -> Vec<u32> {
+    /// The tokens of all rows: their rows in the table of positions.
+    fn tokens(&self, tile: &Tile, rows: &TileRows) -> Vec<u32> {
         let first = self.merged.class_rows;
-        let of_patch = |[column, row]: [usize; 2]| first + row * tile.grid[0] + column;
-        (0..first).chain(in_order(tile.grid, self.merge).map(of_patch)).map(|position| position as u32).collect()
+        let of_patch = |[column, row]: [usize; 2]| match self.positions {
+            Encoding::Table => (first + row * tile.grid[0] + column) as u32,
+            Encoding::Rotation(_) | Encoding::TableAndRotation(_) => 0,
+        };
+        (0..first as u32).chain(rows.patches().map(of_patch)).collect()
     }
 
-    /// The inputs of the tower's graph.
-    fn inputs(&self, tile: &Tile) -> Vec<Vec<f32>> {
-        let rotation = self.rotation.map(|rotation| rotation.factors(tile.grid, self.merge));
-        std::iter::once(self.with_class_rows(&tile.patches)).chain(rotation.into_iter().flatten()).collect()
+    /// A step with all rows of a tile, each window a sequence of its own.
+    fn step(&self, tile: &Tile, rows: &TileRows, kind: SegmentKind) -> Step {
+        let tokens = self.tokens(tile, rows);
+        let positions: Vec<[u32; 3]> = match self.positions.turns() {
+            Some(_) => rows.patches().map(|[column, row]| [0, row as u32, column as u32]).collect(),
+            None => Vec::new(),
+        };
+        let windows = if kind.is_windowed { rows.windows().collect() } else { vec![0..tokens.len()] };
+        let mut blocks = 0..;
+        let sequence = |window: std::ops::Range<usize>| SequenceRows {
+            tokens: tokens[window.clone()].to_vec(),
+            block_table: blocks.by_ref().take(window.len().div_ceil(BLOCK_TOKENS)).collect(),
+            rope_positions: positions.get(window).unwrap_or_default().to_vec(),
+            ..SequenceRows::default()
+        };
+        Step { id: StepId(0), sequences: windows.into_iter().map(sequence).collect() }
     }
 
-    /// The rows of patches after those of class tokens, which are 0.
-    fn with_class_rows(&self, patches: &[f32]) -> Vec<f32> {
-        let mut rows = vec![0.0; self.merged.class_rows * self.patch_width];
-        rows.extend_from_slice(patches);
-        rows
+    /// The inputs of the tower's first segment.
+    fn inputs(&self, tile: &Tile, rows: &TileRows) -> Vec<Vec<f32>> {
+        let mut patches = vec![0.0; self.merged.class_rows * self.patch_width];
+        patches.extend(rows.arranged(&tile.patches));
+        let positions = self
+            .table
+            .as_ref()
+            .map(|table| rows.patches().flat_map(|place| table.stretched(tile.grid, place)).collect());
+        std::iter::once(patches).chain(positions).collect()
     }
-}
-
-/// A step of one sequence with these tokens.
-fn step(tokens: Vec<u32>) -> Step {
-    let block_table = (0..tokens.len().div_ceil(BLOCK_TOKENS) as u32).collect();
-    Step { id: StepId(0), sequences: vec![SequenceRows { tokens, block_table, ..SequenceRows::default() }] }
 }
 
 fn invalid(reason: String) -> EngineError {
@@ -116,29 +156,66 @@ fn invalid(reason: String) -> EngineError {
 }
 
 impl TowerEncoder {
-    /// The tower of a stage whose two segments are tower and projector.
+    /// The tower of a stage with the segments of `shape` and its projectors.
     #[must_use]
     pub fn new(stage: Box<dyn PipelineStage>, shape: TileShape, files: ModelFiles) -> Self {
         TowerEncoder { stage, shape, files }
     }
 
     fn encode_tile(&mut self, tile: &Tile) -> Result<Vec<f32>, EngineError> {
-        let shape = self.shape;
-        if !shape.fits(tile) {
+        if !self.shape.fits(tile) {
             let [columns, rows] = tile.grid;
             return Err(invalid(format!("a tile of {columns} x {rows} patches is not one of this tower")));
         }
-        let rows = self.run(TOWER, shape.positions(tile), &shape.inputs(tile))?;
-        let merged = shape.merged.apply(rows);
-        let count = merged.len() / shape.merged.width();
-        self.run(HEAD, vec![0; count], &[merged])
+        let rows = TileRows::new(tile.grid, self.shape.merge, self.shape.window);
+        let outputs = self.run_tower(tile, &rows)?;
+        let first = self.shape.segments.len();
+        let mut projected = Vec::with_capacity(outputs.len());
+        for (head, output) in (first..).zip(outputs) {
+            let merged = self.shape.merged.apply(output);
+            let count = merged.len() / self.shape.merged.width();
+            projected.push(rows.line_by_line(&self.run(head, &whole(count), &[merged])?));
+        }
+        Ok(side_by_side(&projected, rows.squares()))
     }
 
-    /// The output of a segment for rows with these tokens and inputs.
-    fn run(&mut self, segment: usize, tokens: Vec<u32>, inputs: &[Vec<f32>]) -> Result<Vec<f32>, EngineError> {
-        let mut output = self.stage.run(segment, &step(tokens), inputs)?;
+    /// The rows after the last segment of the tower, then those after each deep one.
+    fn run_tower(&mut self, tile: &Tile, rows: &TileRows) -> Result<Vec<Vec<f32>>, EngineError> {
+        let (mut inputs, mut outputs) = (self.shape.inputs(tile, rows), vec![Vec::new()]);
+        for (index, kind) in self.shape.segments.clone().into_iter().enumerate() {
+            let output = self.run(index, &self.shape.step(tile, rows, kind), &inputs)?;
+            outputs.extend(kind.is_deep.then(|| output.clone()));
+            inputs = vec![output];
+        }
+        outputs[0] = inputs.pop().unwrap_or_default();
+        Ok(outputs)
+    }
+
+    /// The output of a segment.
+    fn run(&mut self, segment: usize, step: &Step, inputs: &[Vec<f32>]) -> Result<Vec<f32>, EngineError> {
+        let mut output = self.stage.run(segment, step, inputs)?;
         output.values.pop().ok_or_else(|| invalid("a vision tower has no output".to_owned()))
     }
+}
+
+/// A step of one sequence of `rows` rows.
+fn whole(rows: usize) -> Step {
+    let block_table = (0..rows.div_ceil(BLOCK_TOKENS) as u32).collect();
+    Step {
+        id: StepId(0),
+        sequences: vec![SequenceRows { tokens: vec![0; rows], block_table, ..SequenceRows::default() }],
+    }
+}
+
+/// Rows of several values, each [rows, its width], as rows of all of them.
+fn side_by_side(values: &[Vec<f32>], rows: usize) -> Vec<f32> {
+    let row = |index: usize| {
+        values.iter().flat_map(move |values| {
+            let width = values.len() / rows;
+            &values[index * width..][..width]
+        })
+    };
+    (0..rows).flat_map(row).copied().collect()
 }
 
 impl ImageEncoder for TowerEncoder {

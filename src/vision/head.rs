@@ -13,24 +13,30 @@ use crate::graph::{Graph, ValueId};
 use crate::model::builder::BuildError;
 use crate::model::weights::Weights;
 
-/// The graph of a projector for merged rows. Norms without an epsilon of their own have that of the tower.
+/// The graph of a projector for merged rows, whose tensors begin with `prefix`. Norms without an epsilon of their own have that of the
+/// tower.
 ///
 /// # Errors
 /// [`BuildError`] when a tensor is missing or has the wrong shape.
-pub fn build(weights: &mut Weights<'_>, ops: &[HeadOp], merge: &Merge, epsilon: f32) -> Result<Graph, BuildError> {
-    let mut graph = Graph::default();
-    let mut x = graph.take(merge.width());
+pub fn build(
+    weights: &mut Weights<'_>,
+    (prefix, ops): (&str, &[HeadOp]),
+    merge: &Merge,
+    epsilon: f32,
+) -> Result<Graph, BuildError> {
+    let mut head = HeadBuilder { weights, graph: Graph::default(), prefix, epsilon };
+    let mut x = head.graph.take(merge.width());
     for op in ops {
         x = match *op {
-            HeadOp::OptionalByValue(stem) if !weights.has(&format!("{stem}.weight")) => x,
+            HeadOp::OptionalByValue(stem) if !head.weights.has(&head.name(stem, "weight")) => x,
             HeadOp::OptionalByValue(stem) => {
-                let by_value = graph.push_one(ReorderColumns::new(by_value(merge).into()), &[x])?;
-                push(&mut graph, weights, HeadOp::Linear(stem), epsilon, by_value)?
+                let by_value = head.graph.push_one(ReorderColumns::new(by_value(merge).into()), &[x])?;
+                head.push(HeadOp::Linear(stem), by_value)?
             }
-            op => push(&mut graph, weights, op, epsilon, x)?,
+            op => head.push(op, x)?,
         };
     }
-    Ok(graph)
+    Ok(head.graph)
 }
 
 /// The columns of joined patches with the first value of each patch first, then the second one of each, and so on.
@@ -39,39 +45,49 @@ fn by_value(merge: &Merge) -> Vec<f32> {
     (0..hidden).flat_map(|value| (0..patches).map(move |patch| (patch * hidden + value) as f32)).collect()
 }
 
-fn push(
-    graph: &mut Graph,
-    weights: &mut Weights<'_>,
-    op: HeadOp,
+/// A projector under construction.
+struct HeadBuilder<'a, 'b> {
+    weights: &'a mut Weights<'b>,
+    graph: Graph,
+    /// What the names of its tensors begin with.
+    prefix: &'a str,
+    /// The epsilon of norms that have none of their own.
     epsilon: f32,
-    x: ValueId,
-) -> Result<ValueId, BuildError> {
-    let width = graph.width(x);
-    match op {
-        HeadOp::LayerNorm(stem, epsilon) => {
-            let weight = weights.vector(&format!("{stem}.weight"), width)?;
-            let bias = weights.optional_vector(&format!("{stem}.bias"), width)?;
-            Ok(graph.push_one(LayerNorm::new(weight, bias, epsilon)?, &[x])?)
+}
+
+impl HeadBuilder<'_, '_> {
+    fn name(&self, stem: &str, part: &str) -> String {
+        format!("{}{stem}.{part}", self.prefix)
+    }
+
+    fn push(&mut self, op: HeadOp, x: ValueId) -> Result<ValueId, BuildError> {
+        let width = self.graph.width(x);
+        match op {
+            HeadOp::LayerNorm(stem, epsilon) => {
+                let weight = self.weights.vector(&self.name(stem, "weight"), width)?;
+                let bias = self.weights.optional_vector(&self.name(stem, "bias"), width)?;
+                Ok(self.graph.push_one(LayerNorm::new(weight, bias, epsilon)?, &[x])?)
+            }
+            HeadOp::RmsNorm(stem) => {
+                let weight = self.weights.vector(&self.name(stem, "weight"), width)?;
+                Ok(self.graph.push_one(RmsNorm::new(weight, self.epsilon), &[x])?)
+            }
+            HeadOp::Linear(stem) | HeadOp::OptionalByValue(stem) => {
+                let name = self.name(stem, "weight");
+                // A missing tensor is reported as such, and not as one of another shape.
+                let rows = self.weights.rows(&name).unwrap_or(1);
+                let matrix = self.weights.matrix(&name, rows, width)?;
+                let bias = self.weights.optional_vector(&self.name(stem, "bias"), rows)?;
+                Ok(self.graph.push_one(Linear::new(vec![matrix], vec![bias])?, &[x])?)
+            }
+            HeadOp::LinearOfColumns(stem) => {
+                let name = self.name(stem, "weight");
+                let outputs = self.weights.columns(&name).unwrap_or(1);
+                let matrix = transposed(&self.weights.matrix(&name, width, outputs)?);
+                Ok(self.graph.push_one(Linear::new(vec![matrix], vec![None])?, &[x])?)
+            }
+            HeadOp::Gelu => Ok(self.graph.push_one(Activate::new(Pointwise::Gelu), &[x])?),
         }
-        HeadOp::RmsNorm(stem) => {
-            let weight = weights.vector(&format!("{stem}.weight"), width)?;
-            Ok(graph.push_one(RmsNorm::new(weight, epsilon), &[x])?)
-        }
-        HeadOp::Linear(stem) | HeadOp::OptionalByValue(stem) => {
-            let name = format!("{stem}.weight");
-            // A missing tensor is reported as such, and not as one of another shape.
-            let rows = weights.rows(&name).unwrap_or(1);
-            let matrix = weights.matrix(&name, rows, width)?;
-            let bias = weights.optional_vector(&format!("{stem}.bias"), rows)?;
-            Ok(graph.push_one(Linear::new(vec![matrix], vec![bias])?, &[x])?)
-        }
-        HeadOp::LinearOfColumns(stem) => {
-            let name = format!("{stem}.weight");
-            let outputs = weights.columns(&name).unwrap_or(1);
-            let matrix = transposed(&weights.matrix(&name, width, outputs)?);
-            Ok(graph.push_one(Linear::new(vec![matrix], vec![None])?, &[x])?)
-        }
-        HeadOp::Gelu => Ok(graph.push_one(Activate::new(Pointwise::Gelu), &[x])?),
     }
 }
 

@@ -11,7 +11,7 @@
 //! - [`canvas`], [`resample`]: an image in another size
 //! - [`division`]: an image as tiles; [`patches`]: a tile as patches; [`parts`]: what stands for tiles in the prompt
 //! - [`preparation`]: all of this for one image
-//! - [`positions`]: what tells a tower where patches are
+//! - [`positions`]: what tells a tower where patches are; [`rows`]: the order of patches, and windows of them
 //! - [`tower`], [`head`]: the ops before and after patches are merged; [`merge`]: the merging between them
 //! - [`encoder`]: runs them
 //! - [`mod@plan`]: the plan of a tower, and loading by it
@@ -29,6 +29,7 @@ pub mod plan;
 pub mod positions;
 pub mod preparation;
 pub mod resample;
+pub mod rows;
 pub mod sizes;
 pub mod tower;
 
@@ -65,7 +66,7 @@ pub struct ImageSpec {
     pub row_token: String,
     /// Whether the rows of an image see each other (Gemma 3), not only the rows before them.
     pub rows_see_each_other: bool,
-    /// Values of an embedding row: the hidden size of the text model.
+    /// Values of an embedding row: the hidden size of the text model, and as many for each of its deep layers.
     pub width: usize,
     /// Most rows of one image, over all of its tiles.
     pub max_rows: usize,
@@ -78,6 +79,20 @@ pub enum ImagePart {
     Text(String),
     /// This many embedding rows, in the order of the encoder's output.
     Rows(usize),
+    /// As many embedding rows as a grid of `[columns, rows]` has, line by line. The model rotates them by their column and row.
+    Grid([usize; 2]),
+}
+
+impl ImagePart {
+    /// The number of embedding rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        match self {
+            ImagePart::Text(_) => 0,
+            ImagePart::Rows(rows) => *rows,
+            ImagePart::Grid([columns, rows]) => columns * rows,
+        }
+    }
 }
 
 /// An image as the encoder takes it.
@@ -123,8 +138,7 @@ impl PreparedImage {
     /// The number of embedding rows.
     #[must_use]
     pub fn rows(&self) -> usize {
-        let rows = |part: &ImagePart| if let ImagePart::Rows(rows) = part { *rows } else { 0 };
-        self.parts.iter().map(rows).sum()
+        self.parts.iter().map(ImagePart::rows).sum()
     }
 }
 

@@ -38,7 +38,7 @@ impl Parts {
     pub fn text(mut self, text: &str) -> Self {
         match self.0.last_mut() {
             Some(ImagePart::Text(last)) => last.push_str(text),
-            Some(ImagePart::Rows(_)) | None => self.0.push(ImagePart::Text(text.to_owned())),
+            Some(ImagePart::Rows(_) | ImagePart::Grid(_)) | None => self.0.push(ImagePart::Text(text.to_owned())),
         }
         self
     }
@@ -48,8 +48,15 @@ impl Parts {
     pub fn rows(mut self, count: usize) -> Self {
         match self.0.last_mut() {
             Some(ImagePart::Rows(last)) => *last += count,
-            Some(ImagePart::Text(_)) | None => self.0.push(ImagePart::Rows(count)),
+            Some(ImagePart::Text(_) | ImagePart::Grid(_)) | None => self.0.push(ImagePart::Rows(count)),
         }
+        self
+    }
+
+    /// Appends the embedding rows of a grid of columns and rows.
+    #[must_use]
+    pub fn grid(mut self, grid: [usize; 2]) -> Self {
+        self.0.push(ImagePart::Grid(grid));
         self
     }
 

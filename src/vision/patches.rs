@@ -19,7 +19,7 @@ pub struct Patches {
 }
 
 /// Column and row of each patch of a grid of `[columns, rows]`, whole squares of `merge` patches a side one after the other.
-pub fn in_order([columns, rows]: [usize; 2], merge: usize) -> impl Iterator<Item = [usize; 2]> {
+fn in_order([columns, rows]: [usize; 2], merge: usize) -> impl Iterator<Item = [usize; 2]> {
     let squares = (0..rows / merge).flat_map(move |y| (0..columns / merge).map(move |x| [x, y]));
     squares.flat_map(move |[x, y]| {
         (0..merge).flat_map(move |down| (0..merge).map(move |right| [x * merge + right, y * merge + down]))

@@ -12,7 +12,7 @@ use super::family::{self, Family};
 use super::head;
 use super::preparation::Preparation;
 use super::sizes::TowerSizes;
-use super::tower::{TowerBuilder, has_class_token, kv_shape};
+use super::tower::{TowerBuilder, has_class_token, kv_shape, stretched_table};
 use super::{ImageEncoder, ImagePreparation, VisionOptions};
 use crate::cancel::LoadCancel;
 use crate::checkpoint::{Checkpoint, OpenError};
@@ -45,7 +45,7 @@ pub fn plan(options: &VisionOptions) -> Result<VisionPlan, LoadError> {
     let built = build(&*file, family, &sizes).map_err(|error| error.in_file(&*file))?;
     let options = load_options(options);
     let target = Target::find(options.device.0[0], &options)?;
-    let graphs = [built.tower, built.head].map(|graph| target.fuse(graph)).into();
+    let graphs = built.graphs.into_iter().map(|graph| target.fuse(graph)).collect();
     let states = vec![LayerState::of_kv(kv_shape(&sizes))];
     let mut part = ModelPart { target, graphs, states, weights_bytes: 0 };
     part.count_weights();
@@ -84,8 +84,8 @@ fn family_of(file: &dyn Checkpoint) -> Result<&'static Family, LoadError> {
 
 /// The graphs of a tower.
 struct Built {
-    tower: Graph,
-    head: Graph,
+    /// Those of the tower's segments, of the projector, and of the projectors of deep layers.
+    graphs: Vec<Graph>,
     shape: TileShape,
     /// Values of an embedding row.
     width: usize,
@@ -93,13 +93,21 @@ struct Built {
 
 fn build(file: &dyn Checkpoint, family: &'static Family, sizes: &TowerSizes) -> Result<Built, BuildError> {
     let mut weights = Weights::new(file);
-    let shape = TileShape::new(sizes, family, usize::from(has_class_token(&weights)));
-    let mut builder = TowerBuilder { weights: &mut weights, graph: Graph::default(), sizes, family, rotation: None };
-    builder.build()?;
-    let tower = builder.graph;
-    let head = head::build(&mut weights, family.head, &shape.merged, sizes.epsilon)?;
-    let width = head.output().map_or(0, |output| head.width(output));
-    Ok(Built { tower, head, shape, width })
+    let mut shape = TileShape::new(sizes, family, usize::from(has_class_token(&weights)));
+    shape.table = stretched_table(&mut weights, family, sizes)?;
+    let builder = TowerBuilder { weights: &mut weights, graph: Graph::default(), sizes, family };
+    let (mut graphs, mut width) = (Vec::new(), 0);
+    for segment in builder.build()? {
+        shape.segments.push(segment.kind);
+        graphs.push(segment.graph);
+    }
+    let deep = sizes.deep_layers.iter().map(|layer| (format!("v.deepstack.{layer}."), family.deep_head));
+    for (prefix, ops) in [(String::new(), family.head)].into_iter().chain(deep) {
+        let head = head::build(&mut weights, (&prefix, ops), &shape.merged, sizes.epsilon)?;
+        width += head.output().map_or(0, |output| head.width(output));
+        graphs.push(head);
+    }
+    Ok(Built { graphs, shape, width })
 }
 
 /// The options of a load on one device, with keys and values as they are computed.

@@ -1,81 +1,125 @@
-//! What tells a tower where the patches of a tile are: a row of a table for each, or a rotation of queries and keys.
+//! What tells a tower where the patches of a tile are: a row of a table for each, a rotation of queries and keys, or both.
 
-use super::patches::in_order;
-use super::sizes::TowerSizes;
+use std::sync::Arc;
+
+use cuelight_shaders::op::ShapeError;
+use cuelight_shaders::rope::{Rope, RopeAxes, RopePairs};
 
 /// How a tower encodes positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     /// By a stored table with a row for each patch of a square tile, after that of a class token.
     Table,
-    /// By a rotation of queries and keys. Source: Agrawal et al. 2024, "Pixtral 12B".
-    Rotation,
+    /// By a rotation of queries and keys.
+    Rotation(Turns),
+    /// By a stored table for a square, which is stretched to the tile, and a rotation.
+    TableAndRotation(Turns),
+}
+
+/// How the pairs of a head turn: the first half with the row of a patch, the second half with its column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turns {
+    /// Neighbours are pairs. Rows and columns have every other frequency. Source: Agrawal et al. 2024, "Pixtral 12B".
+    Alternating,
+    /// The halves of a head are pairs. Rows and columns have the same frequencies. Source: Wang et al. 2024, "Qwen2-VL".
+    Alike,
 }
 
 /// The base of the frequencies of rotations.
 const BASE: f32 = 10_000.0;
 
-/// The sizes of a rotation: each head has pairs of neighbouring values, of which the first half turns with the row of a patch, the
-/// second half with its column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rotation {
-    /// Heads.
-    pub heads: usize,
-    /// Values of a head.
-    pub head_dim: usize,
+impl Encoding {
+    /// The rotation; `None` for a tower with a table only, whose tiles are square.
+    #[must_use]
+    pub fn turns(self) -> Option<Turns> {
+        match self {
+            Encoding::Table => None,
+            Encoding::Rotation(turns) | Encoding::TableAndRotation(turns) => Some(turns),
+        }
+    }
 }
 
-impl Rotation {
-    /// The rotation of a tower.
-    #[must_use]
-    pub fn new(sizes: &TowerSizes) -> Self {
-        Rotation { heads: sizes.heads, head_dim: sizes.hidden / sizes.heads }
+impl Turns {
+    /// The op that rotates heads of `head_dim` values, a multiple of four.
+    ///
+    /// # Errors
+    /// [`ShapeError`] when the length is not one of heads.
+    pub fn op(self, head_dim: usize) -> Result<Rope, ShapeError> {
+        let half = head_dim / 4;
+        let step = |index: usize| BASE.powf(-((2 * index) as f32) / head_dim as f32);
+        let (pairs, index): (_, fn(usize, usize) -> usize) = match self {
+            Turns::Alternating => (RopePairs::Interleaved, |pair, is_column| 2 * pair + is_column),
+            Turns::Alike => (RopePairs::Halves, |pair, _| 2 * pair),
+        };
+        let frequencies = (0..2 * half).map(|pair| step(index(pair % half, pair / half)));
+        let rope = Rope::new(head_dim, pairs, frequencies.collect(), 1.0)?;
+        Ok(rope.with_axes(RopeAxes::Runs([0, half as u32, half as u32])))
     }
+}
 
-    /// The column that each value is combined with, `[hidden]`: the other one of its pair.
-    #[must_use]
-    pub fn partners(&self) -> Vec<f32> {
-        (0..self.heads * self.head_dim).map(|column| (column ^ 1) as f32).collect()
-    }
+/// The table of positions of a square of patches, [side * side, width].
+#[derive(Debug, Clone)]
+pub struct PositionTable {
+    /// The rows.
+    pub values: Arc<[f32]>,
+    /// Patches of a side.
+    pub side: usize,
+}
 
-    /// The factors of values and of their partners, each [patches, hidden].
+impl PositionTable {
+    /// The row of a patch at this column and row of a grid, to which the table is stretched so that the corners are the same.
+    ///
+    /// Source: transformers' `get_vision_interpolation_indices_and_weights` with aligned corners.
     #[must_use]
-    pub fn factors(&self, grid: [usize; 2], merge: usize) -> [Vec<f32>; 2] {
-        let [mut own, mut of_partner] = [Vec::new(), Vec::new()];
-        for [column, row] in in_order(grid, merge) {
-            let angles: Vec<f32> = (0..self.head_dim / 2).map(|pair| self.angle(pair, [column, row])).collect();
-            let of_head: Vec<f32> = angles.iter().flat_map(|angle| [angle.cos(); 2]).collect();
-            own.extend(of_head.repeat(self.heads));
-            let of_head: Vec<f32> = angles.iter().flat_map(|angle| [-angle.sin(), angle.sin()]).collect();
-            of_partner.extend(of_head.repeat(self.heads));
+    pub fn stretched(&self, [columns, rows]: [usize; 2], [column, row]: [usize; 2]) -> Vec<f32> {
+        let width = self.values.len() / (self.side * self.side);
+        let [x, y] = [(column, columns), (row, rows)].map(|(at, count)| self.between(at, count));
+        let mut sum = vec![0.0; width];
+        for (row, by_row) in y {
+            for (column, by_column) in x {
+                let stored = &self.values[(row * self.side + column) * width..][..width];
+                sum.iter_mut().zip(stored).for_each(|(sum, value)| *sum += by_row * by_column * value);
+            }
         }
-        [own, of_partner]
+        sum
     }
 
-    /// The angle of a pair of a patch.
-    fn angle(&self, pair: usize, [column, row]: [usize; 2]) -> f32 {
-        let half = self.head_dim / 4;
-        let (position, index) = if pair < half { (row, 2 * pair) } else { (column, 2 * (pair - half) + 1) };
-        position as f32 * BASE.powf(-((2 * index) as f32) / self.head_dim as f32)
+    /// The two lines of the table around number `at` of `count` lines, and their weights.
+    fn between(&self, at: usize, count: usize) -> [(usize, f32); 2] {
+        let last = self.side - 1;
+        let position = if count > 1 { at as f32 * (last as f32 / (count - 1) as f32) } else { 0.0 };
+        let (before, part) = ((position as usize).min(last), position.fract());
+        [(before, 1.0 - part), ((before + 1).min(last), part)]
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use cuelight_shaders::rope::reference;
+
     use super::*;
 
     #[test]
     fn the_first_half_of_the_pairs_turns_with_the_row_and_the_second_with_the_column() {
-        let rotation = Rotation { heads: 2, head_dim: 8 };
-        assert_eq!(rotation.partners()[..4], [1.0, 0.0, 3.0, 2.0]);
-        let [own, of_partner] = rotation.factors([2, 2], 1);
-        let patch = |values: &[f32], index: usize| values[16 * index..16 * index + 8].to_vec();
-        assert_eq!(patch(&own, 0), [1.0; 8]);
-        // The second patch is in the second column, the third one in the second row.
-        assert_eq!(patch(&own, 1)[..4], [1.0; 4]);
-        assert_eq!(patch(&own, 2)[4..], [1.0; 4]);
-        assert_eq!(patch(&of_partner, 2)[..2], [-1.0_f32.sin(), 1.0_f32.sin()]);
-        let slow = 10_000.0_f32.powf(-0.25);
-        assert_eq!(patch(&of_partner, 1)[5], slow.sin());
+        let x = [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0];
+        let slow = 10_000.0_f64.powf(-0.25);
+        let turned = reference(&Turns::Alternating.op(8).unwrap(), [0, 1, 2], &x);
+        let angles = [1.0, 0.01, 2.0 * slow, 2.0 * slow * 0.01];
+        for (pair, angle) in turned.chunks(2).zip(angles) {
+            let angle: f64 = angle;
+            assert!((pair[0] - angle.cos()).abs() < 1e-6 && (pair[1] - angle.sin()).abs() < 1e-6);
+        }
+        let turned = reference(&Turns::Alike.op(8).unwrap(), [0, 1, 2], &[1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
+        for (index, angle) in [1.0_f64, 0.01, 2.0, 0.02].into_iter().enumerate() {
+            assert!((turned[index] - angle.cos()).abs() < 1e-6 && (turned[index + 4] - angle.sin()).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn a_stretched_table_keeps_its_corners() {
+        let table = PositionTable { values: [0.0, 1.0, 10.0, 11.0].into(), side: 2 };
+        let at = |grid, place| table.stretched(grid, place)[0];
+        assert_eq!([[0, 0], [2, 0], [0, 4], [2, 4]].map(|place| at([3, 5], place)), [0.0, 1.0, 10.0, 11.0]);
+        assert_eq!((at([3, 5], [1, 2]), at([1, 1], [0, 0]), at([2, 2], [1, 0])), (5.5, 0.0, 1.0));
     }
 }

@@ -24,13 +24,13 @@ impl Preparation {
     #[must_use]
     pub fn new(family: &'static Family, sizes: &TowerSizes, width: usize) -> Self {
         let division = (family.division)(&sizes.division);
-        let rows_of_side = sizes.grid / sizes.patches.merge;
+        let pixels_of_row = (sizes.patches.side * sizes.patches.merge).pow(2);
         let spec = ImageSpec {
             placeholder: family.placeholder.to_owned(),
             row_token: family.row_token.to_owned(),
             rows_see_each_other: family.rows_see_each_other,
             width,
-            max_rows: division.most_tiles(sizes.image()) * rows_of_side * rows_of_side,
+            max_rows: division.most_pixels(sizes.image()) / pixels_of_row,
         };
         Preparation { spec, family, division, patches: sizes.patches.clone(), side: sizes.image() }
     }

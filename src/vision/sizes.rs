@@ -18,8 +18,6 @@ pub struct TowerSizes {
     pub grid: usize,
     /// Values of a row.
     pub hidden: usize,
-    /// Values of a row between the matrices of a feed-forward.
-    pub feed_forward: usize,
     /// Layers that are computed.
     pub layers: usize,
     /// Whether these are all layers, so that the norm after the last one follows.
@@ -32,6 +30,19 @@ pub struct TowerSizes {
     pub activation: TowerActivation,
     /// How images become tiles.
     pub division: DivisionKeys,
+    /// The windows within which most layers attend.
+    pub windows: Option<WindowSizes>,
+    /// The layers after which rows are taken for the first layers of the text model.
+    pub deep_layers: Vec<usize>,
+}
+
+/// The windows within which most layers attend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WindowSizes {
+    /// Squares that become one row, of a side of a window.
+    pub squares: usize,
+    /// Every so many layers one attends to all rows.
+    pub every: usize,
 }
 
 /// The activation of the feed-forwards.
@@ -51,6 +62,8 @@ const MOST_GRID: usize = 256;
 const MOST_MERGE: usize = 16;
 /// Most pixels of a side of a patch.
 const MOST_PATCH: usize = 256;
+/// Pixels of a side of a window, where the file does not say so.
+const WINDOW_PIXELS: usize = 112;
 /// Most tiles of an image.
 const MOST_TILES: usize = 64;
 
@@ -76,13 +89,14 @@ impl TowerSizes {
             patches: Patches { side, merge, mean, deviation },
             grid,
             hidden,
-            feed_forward: keys.within("feed_forward_length", 1, 1 << 20)?,
             layers,
             has_last_layer,
             heads,
             epsilon: file.f32(&key("attention.layer_norm_epsilon"))?,
             activation: keys.activation()?,
             division: keys.division(grid * side, merge * side)?,
+            windows: keys.windows(merge * side)?,
+            deep_layers: keys.deep_layers(layers)?,
         })
     }
 
@@ -135,7 +149,7 @@ impl Keys<'_> {
     fn heads(&self, hidden: usize, positions: Encoding) -> Result<usize, LoadError> {
         const NAME: &str = "attention.head_count";
         let heads = self.within(NAME, 1, hidden)?;
-        let quarters = if positions == Encoding::Rotation { 4 } else { 1 };
+        let quarters = if positions.turns().is_some() { 4 } else { 1 };
         if hidden % (heads * quarters) == 0 {
             Ok(heads)
         } else {
@@ -181,6 +195,29 @@ impl Keys<'_> {
         }
     }
 
+    /// The windows, whose side is a multiple of the pixels of a square.
+    fn windows(&self, square: usize) -> Result<Option<WindowSizes>, LoadError> {
+        let Some(every) = self.optional("n_wa_pattern")?.filter(|every| *every > 0) else { return Ok(None) };
+        let pixels = self.optional("window_size")?.filter(|pixels| *pixels > 0).unwrap_or(WINDOW_PIXELS);
+        Ok(Some(WindowSizes { squares: (pixels / square).max(1), every }))
+    }
+
+    /// The layers before the last one that are marked as deep.
+    fn deep_layers(&self, layers: usize) -> Result<Vec<usize>, LoadError> {
+        const NAME: &str = "is_deepstack_layers";
+        if self.0.value(&key(NAME)).is_none() {
+            return Ok(Vec::new());
+        }
+        let marks = self.0.bools(&key(NAME))?;
+        let deep: Vec<usize> = (0..marks.len()).filter(|layer| marks[*layer]).collect();
+        match deep.iter().find(|layer| **layer + 1 >= layers) {
+            Some(layer) => {
+                Err(self.fault(NAME, format!("true for layer {layer}"), format!("one before the last of {layers}")))
+            }
+            None => Ok(deep),
+        }
+    }
+
     fn division(&self, side: usize, multiple: usize) -> Result<DivisionKeys, LoadError> {
         let keys = DivisionKeys {
             side,
@@ -188,6 +225,8 @@ impl Keys<'_> {
             longest: self.optional("preproc_image_size")?,
             fewest_tiles: self.optional("preproc_min_tiles")?,
             most_tiles: self.optional("preproc_max_tiles")?,
+            fewest_pixels: self.optional("image_min_pixels")?,
+            most_pixels: self.optional("image_max_pixels")?,
             is_cropped: self.is_cropped()?,
         };
         let limits =

@@ -1,6 +1,7 @@
 //! The ops of a vision tower: from patches to rows, one for each patch and one for the class token where there is one.
 //!
-//! Rows are the patches of one tile, and each sees all of them. The token of a row is its row in the table of positions.
+//! Rows are the patches of one tile, and each sees all of them, or those of its window. The token of a row is its row in the table of
+//! positions. Layers that see alike are a segment, which also ends after a layer whose rows leave the tower.
 //!
 //! Source: Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words"; Zhai et al. 2023, "Sigmoid Loss for Language Image
 //! Pre-Training".
@@ -14,14 +15,13 @@ use cuelight_shaders::embed::Embed;
 use cuelight_shaders::glu::{Activation, Glu};
 use cuelight_shaders::layer_norm::LayerNorm;
 use cuelight_shaders::matmul::Linear;
-use cuelight_shaders::reorder_columns::ReorderColumns;
 use cuelight_shaders::rms_norm::RmsNorm;
 use cuelight_shaders::scale::Scale;
 use cuelight_shaders::scale_columns::ScaleColumns;
 use cuelight_shaders::weight::Weight;
 
 use super::family::Family;
-use super::positions::{Encoding, Rotation};
+use super::positions::{Encoding, PositionTable};
 use super::sizes::{TowerActivation, TowerSizes};
 use crate::graph::{Graph, ValueId};
 use crate::model::builder::BuildError;
@@ -29,6 +29,8 @@ use crate::model::weights::Weights;
 
 /// The layer of the cache that holds keys and values: each layer replaces those of the layer before it.
 const SHARED_LAYER: usize = 0;
+/// The tensor of the table of positions.
+const TABLE: &str = "v.position_embd.weight";
 /// The tensor of the class token.
 const CLASS: &str = "v.class_embd";
 
@@ -42,14 +44,48 @@ pub struct TowerBuilder<'a, 'b> {
     pub sizes: &'a TowerSizes,
     /// How its layers are built.
     pub family: &'static Family,
-    /// The factors of rotated queries and keys, and of the other values of their pairs.
-    pub rotation: Option<[ValueId; 2]>,
+}
+
+/// Consecutive layers of a tower. The output of one segment is the input of the next.
+pub struct Segment {
+    /// The ops.
+    pub graph: Graph,
+    /// How the tower runs them.
+    pub kind: SegmentKind,
+}
+
+/// How a tower runs a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentKind {
+    /// Whether rows see those of their window only.
+    pub is_windowed: bool,
+    /// Whether its output is also turned into values for a layer of the text model.
+    pub is_deep: bool,
 }
 
 /// Whether the first row of a tile is that of a class token, which has no patch.
 #[must_use]
 pub fn has_class_token(weights: &Weights<'_>) -> bool {
     weights.has(CLASS)
+}
+
+/// The table that is stretched to tiles, if the family has one.
+///
+/// # Errors
+/// [`BuildError`] when the tensor is missing or has the wrong shape.
+pub fn stretched_table(
+    weights: &mut Weights<'_>,
+    family: &Family,
+    sizes: &TowerSizes,
+) -> Result<Option<PositionTable>, BuildError> {
+    let TowerSizes { grid: side, hidden, .. } = *sizes;
+    match family.positions {
+        Encoding::Table | Encoding::Rotation(_) => Ok(None),
+        Encoding::TableAndRotation(_) => {
+            let values = weights.flattened(TABLE, side * side, hidden)?.to_f32();
+            Ok(Some(PositionTable { values: values.into(), side }))
+        }
+    }
 }
 
 /// The keys and values of a tower.
@@ -59,15 +95,21 @@ pub fn kv_shape(sizes: &TowerSizes) -> KvShape {
 }
 
 impl TowerBuilder<'_, '_> {
-    /// Appends all ops of the tower, from the patches, [rows, values of a patch], to the rows, [rows, hidden].
+    /// All segments of the tower, from the patches, [rows, values of a patch], to the rows, [rows, hidden].
     ///
     /// # Errors
     /// [`BuildError`] when a tensor is missing or has the wrong shape.
-    pub fn build(&mut self) -> Result<(), BuildError> {
+    pub fn build(mut self) -> Result<Vec<Segment>, BuildError> {
+        let (mut segments, layers) = (Vec::new(), self.sizes.layers);
         let mut x = self.embed_patches()?;
         x = self.optional_norm("v.pre_ln", x)?;
-        for layer in 0..self.sizes.layers {
+        for layer in 0..layers {
             x = self.layer(&format!("v.blk.{layer}"), x)?;
+            let kind = self.kind(layer);
+            if layer + 1 < layers && (kind.is_deep || kind.is_windowed != self.kind(layer + 1).is_windowed) {
+                segments.push(Segment { graph: std::mem::take(&mut self.graph), kind });
+                x = self.graph.take(self.sizes.hidden);
+            }
         }
         if self.sizes.has_last_layer {
             x = self.optional_norm("v.post_ln", x)?;
@@ -75,30 +117,50 @@ impl TowerBuilder<'_, '_> {
         if let Some(stem) = self.family.norm_before_merging {
             self.optional_norm(stem, x)?;
         }
-        Ok(())
+        segments.push(Segment { kind: self.kind(layers - 1), graph: self.graph });
+        Ok(segments)
+    }
+
+    /// How the segment of a layer is run, if it ends with this one.
+    fn kind(&self, layer: usize) -> SegmentKind {
+        let is_windowed = self.sizes.windows.is_some_and(|windows| (layer + 1) % windows.every != 0);
+        SegmentKind { is_windowed, is_deep: self.sizes.deep_layers.contains(&layer) }
     }
 
     /// The patches times the kernel of the convolution, plus the embeddings of their positions.
     fn embed_patches(&mut self) -> Result<ValueId, BuildError> {
         let TowerSizes { patches, hidden, .. } = self.sizes;
         let pixels = self.graph.take(patches.width());
-        if self.family.positions == Encoding::Rotation {
-            self.rotation = Some([*hidden; 2].map(|width| self.graph.take(width)));
-        }
-        let kernel = self.weights.flattened("v.patch_embd.weight", *hidden, patches.width())?;
+        let kernel = self.patch_kernel()?;
         let bias = self.weights.optional_vector("v.patch_embd.bias", *hidden)?;
         let x = self.graph.push_one(Linear::new(vec![kernel], vec![bias.clone()])?, &[pixels])?;
-        if self.rotation.is_some() {
-            return Ok(x);
-        }
-        let table = self.position_table(bias)?;
-        let positions = self.graph.push_one(Embed::new(table, 1.0), &[])?;
+        let positions = match self.family.positions {
+            Encoding::Rotation(_) => return Ok(x),
+            Encoding::TableAndRotation(_) => self.graph.take(*hidden),
+            Encoding::Table => {
+                let table = self.position_table(bias)?;
+                self.graph.push_one(Embed::new(table, 1.0), &[])?
+            }
+        };
         Ok(self.graph.push_one(Add, &[x, positions])?)
+    }
+
+    /// The kernel of patches. Towers for videos have one for each of two frames, which are alike in an image.
+    fn patch_kernel(&mut self) -> Result<Weight, BuildError> {
+        const KERNELS: [&str; 2] = ["v.patch_embd.weight", "v.patch_embd.weight.1"];
+        let (hidden, width) = (self.sizes.hidden, self.sizes.patches.width());
+        let first = self.weights.flattened(KERNELS[0], hidden, width)?;
+        if !self.weights.has(KERNELS[1]) {
+            return Ok(first);
+        }
+        let mut values = first.to_f32();
+        let second = self.weights.flattened(KERNELS[1], hidden, width)?.to_f32();
+        values.iter_mut().zip(second).for_each(|(value, second)| *value += second);
+        Ok(Weight::from_f32(KERNELS[0], hidden, width, &values))
     }
 
     /// The embeddings of positions. That of the class token is added to its own, without the bias of patches, as its patch is 0.
     fn position_table(&mut self, bias: Option<Arc<[f32]>>) -> Result<Weight, BuildError> {
-        const TABLE: &str = "v.position_embd.weight";
         let TowerSizes { grid, hidden, .. } = *self.sizes;
         if !has_class_token(self.weights) {
             return Ok(self.weights.flattened(TABLE, grid * grid, hidden)?);
@@ -168,8 +230,14 @@ impl TowerBuilder<'_, '_> {
         let [query, key, value] = self.queries_keys_values(stem, x)?;
         let query = self.optional_norm(&format!("{stem}.attn_q_norm"), query)?;
         let key = self.optional_norm(&format!("{stem}.attn_k_norm"), key)?;
-        let [query, key] = [self.rotate(query)?, self.rotate(key)?];
         let kv = kv_shape(self.sizes);
+        let [query, key] = match self.family.positions.turns() {
+            None => [query, key],
+            Some(turns) => {
+                let rotated = self.graph.push(turns.op(kv.key_dim)?, &[query, key])?;
+                [rotated[0], rotated[1]]
+            }
+        };
         let op = Attention {
             layer: SHARED_LAYER,
             stores: true,
@@ -185,18 +253,6 @@ impl TowerBuilder<'_, '_> {
         };
         let attended = self.graph.push_one(op.checked()?, &[query, key, value])?;
         Ok(self.linear(&[(format!("{stem}.attn_out"), hidden)], attended)?[0])
-    }
-
-    /// Each value times its factor, plus the other one of its pair times that one's.
-    fn rotate(&mut self, x: ValueId) -> Result<ValueId, BuildError> {
-        let Some([own, of_partner]) = self.rotation else { return Ok(x) };
-        let order = Rotation::new(self.sizes).partners();
-        let partners = self.graph.push_one(ReorderColumns::new(order.into()), &[x])?;
-        let times = |factors: ValueId, x: ValueId, graph: &mut Graph| {
-            graph.push_one(Glu::new(Activation::Bilinear), &[factors, x])
-        };
-        let (x, partners) = (times(own, x, &mut self.graph)?, times(of_partner, partners, &mut self.graph)?);
-        Ok(self.graph.push_one(Add, &[x, partners])?)
     }
 
     fn queries_keys_values(&mut self, stem: &str, x: ValueId) -> Result<[ValueId; 3], BuildError> {
@@ -217,13 +273,13 @@ impl TowerBuilder<'_, '_> {
     }
 
     fn feed_forward(&mut self, stem: &str, x: ValueId) -> Result<ValueId, BuildError> {
-        let TowerSizes { hidden, feed_forward, .. } = *self.sizes;
+        let hidden = self.sizes.hidden;
         let [up, gate, down] = ["ffn_up", "ffn_gate", "ffn_down"].map(|name| format!("{stem}.{name}"));
         // Older converters have exchanged the names.
-        let columns = |stem: &String| self.weights.columns(&format!("{stem}.weight"));
-        let are_exchanged =
-            columns(&down) == Some(hidden) && columns(&up) == Some(feed_forward) && hidden != feed_forward;
-        let (up, down) = if are_exchanged { (down, up) } else { (up, down) };
+        let takes_rows = |stem: &String| self.weights.columns(&format!("{stem}.weight")) == Some(hidden);
+        let (up, down) = if takes_rows(&down) && !takes_rows(&up) { (down, up) } else { (up, down) };
+        // The key of this size has another meaning in some files. A missing tensor is reported as such.
+        let feed_forward = self.weights.rows(&format!("{up}.weight")).unwrap_or(1);
         let fed = if self.weights.has(&format!("{gate}.weight")) {
             let fed = self.linear(&[(gate, feed_forward), (up, feed_forward)], x)?;
             let gate = self.activate(fed[0])?;

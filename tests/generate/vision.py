@@ -29,22 +29,25 @@ import numpy as np
 import safetensors.torch
 import torch
 import transformers
+from gguf import MODEL_ARCH as ARCH
 from gguf import GGMLQuantizationType as Format
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 import families
+import llama_likes
 import oracle
 import vocabulary
 from checkpoint import Checkpoint, rope, sizes
 
 SIZE = 320
 # Width and height; the first has its rows compared and is in the prompt.
-IMAGES = [(61, 37), (20, 50), (28, 28), (9, 5)]
+IMAGES = ((61, 37), (20, 50), (28, 28), (9, 5))
 PROMPT = "<|im_start|>user\nThe harbour {} was quiet before the storm.<|im_end|>\n<|im_start|>assistant\n"
 CONTINUATION = 12
 TEXT = dict(vocab_size=SIZE, hidden_size=32, intermediate_size=48, num_hidden_layers=2)
@@ -79,8 +82,13 @@ class Vision:
     writes_own_file: bool = False
     rounded: bool = False
     marks_rows: bool = False
-    # Whether the processor returns the size of images, which the model takes.
-    takes_sizes: bool = False
+    # What the processor returns next to the colors, and the model takes.
+    also_taken: str | None = None
+    # The name of the argument that marks the rows of images.
+    marks: str = "token_type_ids"
+    # Layers of the language model that add values of images.
+    deep: int = 0
+    images: tuple[tuple[int, int], ...] = IMAGES
     has_directory: bool = True
 
 
@@ -102,6 +110,10 @@ def pixtral_text(returned: dict, vision: Vision) -> str:
     return "[IMG_BREAK]".join([vision.row_token * width] * height) + "[IMG_END]"
 
 
+def qwen_text(returned: dict, vision: Vision) -> str:
+    return vision.row_token * int(returned["image_grid_thw"][0].prod() // vision.merge**2)
+
+
 def llava_text(returned: dict, vision: Vision) -> str:
     return vision.row_token * vision.rows_of_tile
 
@@ -115,6 +127,14 @@ def internvl_changes(config: dict) -> None:
 GEMMA_TOWER = TOWER | dict(image_size=56)
 # The converter knows numbers of the projector's tensors up to that of the last layer.
 INTERN_TOWER = TOWER | dict(num_hidden_layers=4, intermediate_size=48, image_size=[28, 28], patch_size=[7, 7], attention_bias=True)
+QWEN_TOWER = dict(depth=4, num_heads=4, patch_size=7, spatial_merge_size=2, temporal_patch_size=2)
+QWEN_PROCESSOR = Qwen2VLImageProcessorPil(
+    size={"shortest_edge": 8 * 14**2, "longest_edge": 1280 * 14**2}, patch_size=7, merge_size=2, **COLORS)
+QWEN = dict(
+    text_prefix="model.language_model.", special=["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"],
+    placeholder="<|image_pad|>", row_token="<|image_pad|>", rows_of_tile=0, expanded=qwen_text, merge=2,
+    also_taken="image_grid_thw", marks_rows=True, marks="mm_token_type_ids", has_directory=False,
+)  # fmt: skip
 MODELS = {
     "idefics3": Vision(
         Checkpoint(families.LLAMA, sizes(**TEXT, rope_parameters=rope()), {"*": Format.F16}),
@@ -167,8 +187,36 @@ MODELS = {
         PixtralImageProcessorPil(size={"longest_edge": 56}, patch_size={"height": 14, "width": 14}, **COLORS),
         ["[IMG]", "[IMG_BREAK]", "[IMG_END]"],
         "[IMG]", "[IMG]", 0, pixtral_text, 2,
-        takes_sizes=True,
+        also_taken="image_sizes",
         has_directory=False,
+    ),
+    "qwen2vl": Vision(
+        Checkpoint(llama_likes.text_family(ARCH.QWEN2VL, "Qwen2VL"), sizes(**TEXT, rope_parameters=rope(mrope_section=[2, 1, 1])), {"*": Format.F16}),
+        transformers.Qwen2VLForConditionalGeneration,
+        lambda text, token: transformers.Qwen2VLConfig(
+            text_config=text.to_dict(), image_token_id=token, tie_word_embeddings=False,
+            vision_config=QWEN_TOWER | dict(embed_dim=32, hidden_size=32, mlp_ratio=2)),
+        processor=QWEN_PROCESSOR, **QWEN,
+    ),
+    "qwen2_5vl": Vision(
+        Checkpoint(llama_likes.text_family(ARCH.QWEN2VL, "Qwen2_5_VL"), sizes(**TEXT, rope_parameters=rope(mrope_section=[2, 1, 1])), {"*": Format.F16}),
+        transformers.Qwen2_5_VLForConditionalGeneration,
+        lambda text, token: transformers.Qwen2_5_VLConfig(
+            text_config=text.to_dict(), image_token_id=token, tie_word_embeddings=False,
+            vision_config=QWEN_TOWER | dict(hidden_size=32, intermediate_size=48, out_hidden_size=32,
+                                            fullatt_block_indexes=[1, 3])),
+        # Two windows beside each other, of which one is smaller.
+        processor=QWEN_PROCESSOR, **QWEN | dict(images=((130, 30), *IMAGES[1:])),
+    ),
+    "qwen3vl": Vision(
+        Checkpoint(llama_likes.text_family(ARCH.QWEN3VL, "Qwen3VL", lambda writer, _: writer.add_num_deepstack_layers(2)),
+                   sizes(**TEXT, head_dim=16, rms_norm_eps=1e-6, rope_parameters=rope(mrope_section=[4, 2, 2])), {"*": Format.F16}),
+        transformers.Qwen3VLForConditionalGeneration,
+        lambda text, token: transformers.Qwen3VLConfig(
+            text_config=text.to_dict(), image_token_id=token, tie_word_embeddings=False,
+            vision_config=QWEN_TOWER | dict(hidden_size=32, intermediate_size=64, out_hidden_size=32,
+                                            num_position_embeddings=16, deepstack_visual_indexes=[0, 2])),
+        processor=QWEN_PROCESSOR, **QWEN | dict(deep=2),
     ),
     "llava": Vision(
         Checkpoint(families.LLAMA, sizes(**TEXT, rope_parameters=rope()), {"*": Format.F16}),
@@ -381,7 +429,7 @@ class Seen:
         self.model, self.vision, self.taken, self.token = model, vision, taken, token
 
     def __call__(self, input_ids: torch.Tensor, use_cache: bool):
-        marks = {"token_type_ids": (input_ids == self.token).long()} if self.vision.marks_rows else {}
+        marks = {self.vision.marks: (input_ids == self.token).long()} if self.vision.marks_rows else {}
         return self.model(input_ids=input_ids, use_cache=use_cache, **self.taken, **marks)
 
 
@@ -389,17 +437,29 @@ class Seen:
 def rows_of(model: torch.nn.Module, vision: Vision, taken: dict) -> np.ndarray:
     layer = {"vision_feature_layer": -2, "vision_feature_select_strategy": "default", "output_hidden_states": True}
     options = layer if "llava" in type(model).__module__ else {}
-    found = model.model.get_image_features(**taken, **options).pooler_output
-    found = torch.cat([tile.reshape(-1, tile.shape[-1]) for tile in found])
-    return found.numpy()
+    found = model.model.get_image_features(**taken, **options)
+    rows = torch.cat([tile.reshape(-1, tile.shape[-1]) for tile in found.pooler_output])
+    deep = [torch.cat(list(rows)) for rows in found.deepstack_features] if vision.deep else []
+    return torch.cat([rows, *deep], dim=-1).numpy()
+
+
+def tile_of_patches(patches: torch.Tensor, grid: list[int], merge: int, side: int) -> torch.Tensor:
+    """[1, 3, height, width] of patches in the order of merged squares, each with two equal frames."""
+    columns, rows = grid[2] // merge, grid[1] // merge
+    squares = patches.reshape(rows, columns, merge, merge, 3, 2, side, side)[:, :, :, :, :, 0]
+    return squares.permute(4, 0, 2, 5, 1, 3, 6).reshape(1, 3, grid[1] * side, grid[2] * side)
 
 
 def processed(vision: Vision, size: tuple[int, int]) -> tuple[dict, torch.Tensor, str]:
     """What the model takes, the tiles in its colors, and the text."""
     returned = vision.processor(images=[image(*size)], return_tensors="pt")
     pixels = returned["pixel_values"].float()
-    taken = {"pixel_values": pixels} | ({"image_sizes": returned["image_sizes"]} if vision.takes_sizes else {})
-    return taken, pixels.reshape(-1, *pixels.shape[-3:]), vision.expanded(returned, vision)
+    taken = {"pixel_values": pixels} | ({vision.also_taken: returned[vision.also_taken]} if vision.also_taken else {})
+    if vision.also_taken == "image_grid_thw":
+        tiles = tile_of_patches(pixels, returned["image_grid_thw"][0].tolist(), vision.merge, TOWER["patch_size"])
+    else:
+        tiles = pixels.reshape(-1, *pixels.shape[-3:])
+    return taken, tiles, vision.expanded(returned, vision)
 
 
 def digits(tile: torch.Tensor) -> str:
@@ -420,14 +480,14 @@ def generate(name: str, vision: Vision, llama_cpp: Path) -> None:
     if vision.rounded:
         store_rounded(folder / "mmproj.gguf", folder / "mmproj-q8_0.gguf")
     images = []
-    for index, size in enumerate(IMAGES):
+    for index, size in enumerate(vision.images):
         taken, tiles, text = processed(vision, size)
         is_first = index == 0
         rows = rows_of(model, vision, taken).reshape(-1).tolist() if is_first or len(tiles) == 1 and index == 1 else []
         kept = tiles if is_first or len(tiles) == 1 else []
         images.append(dict(width=size[0], height=size[1], text=text, tiles=[digits(tile) for tile in kept],
                            rows=[oracle.rounded(value) for value in rows]))  # fmt: skip
-    taken, _, text = processed(vision, IMAGES[0])
+    taken, _, text = processed(vision, vision.images[0])
     tokens = tokenizer.encode(PROMPT.format(text)).ids
     seen = Seen(model, vision, taken, token)
     oracle.write_json(folder / "expected.json", {
@@ -436,13 +496,13 @@ def generate(name: str, vision: Vision, llama_cpp: Path) -> None:
         "placeholder": vision.placeholder,
         "row_token": vision.row_token,
         "row_token_id": token,
-        "width": config.hidden_size,
+        "width": config.hidden_size * (1 + vision.deep),
         "rounded": ["mmproj-q8_0.gguf"] if vision.rounded else [],
         "image_mean": MEAN,
         "image_std": DEVIATION,
         "patch": TOWER["patch_size"],
         "merge": vision.merge,
-        "rows_see_each_other": vision.marks_rows,
+        "rows_see_each_other": vision.marks_rows and vision.marks == "token_type_ids",
         "images": images,
         "prompt": PROMPT.format(vision.placeholder),
         "prompts": [oracle.prompt_case(seen, tokens, CONTINUATION)],

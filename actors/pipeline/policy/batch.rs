@@ -70,6 +70,7 @@ impl Batch {
         member.to += drafted;
         member.draft = Some(member_draft);
         rows.tokens.extend(&draft.tokens);
+        rows.rope_positions.extend(sequence.images.rope_positions(member.to - drafted..member.to));
         rows.block_table = block_table(sequence, member.to);
         rows.state.to.extend((2..).zip(&sequence.state.drafted).map(|(rows, slot)| (rows, slot.id())));
         rows.logits = LogitsWanted::All;
@@ -114,6 +115,7 @@ impl Batch {
             returns_hidden,
             second_text: sequence.second_text,
             embeddings: sequence.images.rows_at(from..to),
+            rope_positions: sequence.images.rope_positions(from..to),
             sees_later: sequence.next_image_rows().is_some(),
             ..SequenceRows::default()
         });

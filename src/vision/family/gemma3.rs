@@ -19,6 +19,7 @@ pub(super) const FAMILY: Family = Family {
     norm_before_merging: None,
     merging: Merging::Mean,
     merge: 4,
+    deep_head: &[],
     head: &[HeadOp::RmsNorm("mm.soft_emb_norm"), HeadOp::LinearOfColumns("mm.input_projection")],
     division: |_| Division::Stretched,
     filter: Filter::Bilinear,

@@ -19,6 +19,7 @@ pub(super) const FAMILY: Family = Family {
     norm_before_merging: None,
     merging: Merging::Joined,
     merge: 2,
+    deep_head: &[],
     head: &[HeadOp::Linear("mm.model.fc")],
     division: |keys| Division::LongestSide { longest: keys.longest.unwrap_or(4 * keys.side) },
     filter: Filter::Lanczos,

@@ -19,6 +19,7 @@ pub(super) const FAMILY: Family = Family {
     norm_before_merging: None,
     merging: Merging::Joined,
     merge: 2,
+    deep_head: &[],
     head: &[
         HeadOp::LayerNorm("mm.model.mlp.0", 1e-5),
         HeadOp::Linear("mm.model.mlp.1"),

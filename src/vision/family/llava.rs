@@ -19,6 +19,7 @@ pub(super) const FAMILY: Family = Family {
     norm_before_merging: None,
     merging: Merging::Joined,
     merge: 1,
+    deep_head: &[],
     head: &[HeadOp::Linear("mm.0"), HeadOp::Gelu, HeadOp::Linear("mm.2")],
     division: |keys| if keys.is_cropped { Division::Cropped } else { Division::Padded },
     filter: Filter::Bicubic,

@@ -8,6 +8,9 @@ mod idefics3;
 mod internvl;
 mod llava;
 mod pixtral;
+mod qwen2_5vl;
+mod qwen2vl;
+mod qwen3vl;
 
 use cuelight_shaders::activate::Pointwise;
 
@@ -36,6 +39,9 @@ pub struct Family {
     pub merge: usize,
     /// What turns merged rows into embedding rows.
     pub head: &'static [HeadOp],
+    /// What turns the merged rows after a deep layer into values for a layer of the text model. The names of its tensors follow
+    /// `v.deepstack.` and the number of the layer.
+    pub deep_head: &'static [HeadOp],
     /// How images become tiles, for tiles of `side` pixels.
     pub division: fn(&DivisionKeys) -> Division,
     /// How they are resized.
@@ -90,13 +96,25 @@ pub struct DivisionKeys {
     pub fewest_tiles: Option<usize>,
     /// Most tiles.
     pub most_tiles: Option<usize>,
+    /// Fewest pixels of an image.
+    pub fewest_pixels: Option<usize>,
+    /// Most pixels of an image.
+    pub most_pixels: Option<usize>,
     /// Whether the sides of an image that are longer than a tile are cut off. Otherwise the others are padded.
     pub is_cropped: bool,
 }
 
 /// All families.
-pub const FAMILIES: &[&Family] =
-    &[&idefics3::FAMILY, &gemma3::FAMILY, &internvl::FAMILY, &llava::FAMILY, &pixtral::FAMILY];
+pub const FAMILIES: &[&Family] = &[
+    &idefics3::FAMILY,
+    &gemma3::FAMILY,
+    &internvl::FAMILY,
+    &llava::FAMILY,
+    &pixtral::FAMILY,
+    &qwen2vl::FAMILY,
+    &qwen2_5vl::FAMILY,
+    &qwen3vl::FAMILY,
+];
 
 /// The family of a projector.
 #[must_use]

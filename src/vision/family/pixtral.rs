@@ -8,17 +8,18 @@ use super::{Family, HeadOp, Merging};
 use crate::vision::ImagePart;
 use crate::vision::division::Division;
 use crate::vision::parts::{Arrangement, Parts};
-use crate::vision::positions::Encoding;
+use crate::vision::positions::{Encoding, Turns};
 use crate::vision::resample::Filter;
 
 pub(super) const FAMILY: Family = Family {
     projector: "pixtral",
     tower: "Pixtral",
     gelu: Pointwise::Gelu,
-    positions: Encoding::Rotation,
+    positions: Encoding::Rotation(Turns::Alternating),
     norm_before_merging: Some("mm.input_norm"),
     merging: Merging::Joined,
     merge: 1,
+    deep_head: &[],
     head: &[HeadOp::OptionalByValue("mm.patch_merger"), HeadOp::Linear("mm.1"), HeadOp::Gelu, HeadOp::Linear("mm.2")],
     division: |keys| Division::Proportional { longest: keys.side, multiple: keys.multiple },
     filter: Filter::Bicubic,

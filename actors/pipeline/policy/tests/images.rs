@@ -15,7 +15,7 @@ fn image(number: u64, rows: usize) -> EncodedImage {
 }
 
 fn run(position: usize, image: &EncodedImage) -> ImageRun {
-    ImageRun { position, rows: 0..image.rows(), image: image.clone() }
+    ImageRun { position, rows: 0..image.rows(), image: image.clone(), grid: None }
 }
 
 /// One or two of few different images, as far as they fit a prompt.

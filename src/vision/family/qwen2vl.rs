@@ -1,0 +1,35 @@
+//! Qwen 2 VL: one tile with the proportions of the image, whose rows the model rotates by their columns and rows.
+//!
+//! Source: Wang et al. 2024, "Qwen2-VL".
+
+use cuelight_shaders::activate::Pointwise;
+
+use super::{Family, HeadOp, Merging};
+use crate::vision::ImagePart;
+use crate::vision::division::Division;
+use crate::vision::parts::{Arrangement, Parts};
+use crate::vision::positions::{Encoding, Turns};
+use crate::vision::resample::Filter;
+
+pub(super) const FAMILY: Family = Family {
+    projector: "qwen2vl_merger",
+    tower: "Qwen 2 ViT",
+    gelu: Pointwise::Gelu,
+    positions: Encoding::Rotation(Turns::Alike),
+    norm_before_merging: None,
+    merging: Merging::Joined,
+    merge: 2,
+    head: &[HeadOp::Linear("mm.0"), HeadOp::Gelu, HeadOp::Linear("mm.2")],
+    deep_head: &[],
+    division: |keys| Division::within_pixels(keys),
+    filter: Filter::Bicubic,
+    placeholder: "<|image_pad|>",
+    row_token: "<|image_pad|>",
+    rows_see_each_other: false,
+    parts,
+};
+
+/// The rows of one tile as a grid. The template writes what is around them.
+pub(super) fn parts(of: &Arrangement) -> Vec<ImagePart> {
+    Parts::default().grid(of.rows).into_parts()
+}
