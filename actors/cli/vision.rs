@@ -23,7 +23,7 @@ use crate::pipeline::model_source::VisionModel;
 #[derive(Debug, Clone)]
 pub struct VisionSettings {
     /// The tower that is given; `None` for that of the model, if it has one.
-    pub mmproj: Option<PathBuf>,
+    mmproj: Option<PathBuf>,
     is_off: bool,
     /// Bytes of rows that are kept.
     cache_bytes: u64,
@@ -40,6 +40,12 @@ impl VisionSettings {
             cache_bytes: config.image_cache.0,
             device: config.device.0.first().copied().unwrap_or(ComputeDevice::Cpu),
         }
+    }
+
+    /// The same with the tower of each model, and not a given one.
+    #[must_use]
+    pub fn of_each_model(self) -> Self {
+        VisionSettings { mmproj: None, ..self }
     }
 
     /// The vision tower of a model: the given one, `published` with it, one next to its file, or that of its directory. One that
