@@ -75,6 +75,8 @@ pub struct CaseBatch {
     pub state_to: Vec<u32>,
     /// `[sequences]`, or empty
     pub sights: Vec<Sight>,
+    /// See [`Batch::rope_positions`].
+    pub rope_positions: Vec<[u32; 3]>,
     /// `[sequences]`, or empty
     pub second_texts: Vec<u32>,
     /// `[selected]`, or empty
@@ -212,6 +214,7 @@ impl CaseBatch {
             state_from: &self.state_from,
             state_to: &self.state_to,
             sights: &self.sights,
+            rope_positions: &self.rope_positions,
             second_texts: &self.second_texts,
             denoised: &self.denoised,
             ..Batch::default()

@@ -114,6 +114,15 @@ impl<T: Plain> DerefMut for Pages<T> {
     }
 }
 
+/// Whether the system gives this many bytes. It takes them back at once.
+///
+/// # Errors
+/// The system's reason: a limit of the process on its memory, or of all processes.
+pub fn check_available(bytes: u64) -> std::io::Result<()> {
+    let bytes = usize::try_from(bytes).map_err(std::io::Error::other)?;
+    MmapMut::map_anon(bytes.max(1)).map(drop)
+}
+
 /// Whether memory of [`Pages::zeroed_large`] has large pages.
 #[must_use]
 pub fn are_large_available() -> bool {
@@ -127,6 +136,12 @@ pub fn are_large_available() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_that_the_system_does_not_have_is_refused() {
+        assert!(check_available(0).is_ok() && check_available(1 << 20).is_ok());
+        assert!(check_available(1 << 60).is_err() && check_available(u64::MAX).is_err());
+    }
 
     #[test]
     fn pages_are_zero_and_hold_what_is_written() {

@@ -35,7 +35,7 @@ void main() {
     uint first = start + (interleaved != 0 ? 2 * pair : pair);
     uint second = interleaved != 0 ? first + 1 : first + pairs;
     vec2 values = vec2(x.at[first], x.at[second]);
-    vec2 rotated = rotate(values, step.positions.at[row], frequencies.at[pair], magnitude);
+    vec2 rotated = rotate(values, rope_position(step, row, pair), frequencies.at[pair], magnitude);
     y.at[first] = rotated.x;
     y.at[second] = rotated.y;
 }

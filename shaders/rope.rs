@@ -17,6 +17,50 @@ pub enum RopePairs {
     Halves,
 }
 
+/// By which of the three positions of a row each pair is rotated: that in time (0), or that of the row (1) or the column (2) of an
+/// image. In text the three are equal.
+///
+/// Source: Bai et al. 2025, "Qwen2.5-VL Technical Report" (M-RoPE); "Qwen3-VL Technical Report" (every third pair).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RopeAxes {
+    /// All by the first.
+    #[default]
+    Time,
+    /// Runs of these numbers of pairs, by one position after the other.
+    Runs([u32; 3]),
+    /// By each position in turn: the row for the first of these numbers of pairs, the column for the second, else time.
+    InTurns([u32; 2]),
+}
+
+impl RopeAxes {
+    /// The position by which a pair is rotated.
+    #[must_use]
+    pub fn axis(self, pair: usize) -> usize {
+        let [kind, first, second] = self.words().map(|word| word as usize);
+        match kind {
+            1 => usize::from(pair >= first) + usize::from(pair >= second),
+            2 if pair % 3 == 1 && pair < first => 1,
+            2 if pair % 3 == 2 && pair < second => 2,
+            _ => 0,
+        }
+    }
+
+    /// The kind, and where its two bounds are, as `gpu/rotation.glsl` reads them.
+    fn words(self) -> [u32; 3] {
+        match self {
+            RopeAxes::Time => [0; 3],
+            RopeAxes::Runs([time, row, _]) => [1, time, time + row],
+            RopeAxes::InTurns([row, column]) => [2, 3 * row, 3 * column],
+        }
+    }
+
+    /// The specialization constants of `gpu/rotation.glsl`.
+    pub(crate) fn constants(self) -> [(u32, u32); 3] {
+        let [kind, first, second] = self.words();
+        [(27, kind), (28, first), (29, second)]
+    }
+}
+
 /// Rotary position embedding of queries and keys:
 /// the pair `(a, b)` with frequency `f` at position `p` becomes
 /// `m (a cos pf - b sin pf, a sin pf + b cos pf)`.
@@ -31,6 +75,7 @@ pub struct Rope {
     pairs: RopePairs,
     frequencies: Arc<[f32]>,
     magnitude: f32,
+    axes: RopeAxes,
 }
 
 impl Rope {
@@ -47,7 +92,19 @@ impl Rope {
                 expected: format!("at most head_dim {head_dim}"),
             });
         }
-        Ok(Rope { head_dim, pairs, frequencies, magnitude })
+        Ok(Rope { head_dim, pairs, frequencies, magnitude, axes: RopeAxes::Time })
+    }
+
+    /// The same rotation by these positions.
+    #[must_use]
+    pub fn with_axes(self, axes: RopeAxes) -> Self {
+        Rope { axes, ..self }
+    }
+
+    /// The positions that rotate each pair.
+    #[must_use]
+    pub fn axes(&self) -> RopeAxes {
+        self.axes
     }
 
     /// Values in a head.
@@ -110,19 +167,16 @@ impl Op for Rope {
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
         let rows = args.rows;
-        let positions = args.batch.positions;
+        let batch = args.batch;
         let inputs = args.inputs;
         let outputs: Vec<_> = args.outputs.iter_mut().map(|output| SharedMut::new(output)).collect();
         args.team.for_each(rows, &|row| {
-            let position = positions[row] as f32;
-            let angles: Vec<(f32, f32)> = self
-                .frequencies
-                .iter()
-                .map(|frequency| {
-                    let (sin, cos) = (position * frequency).sin_cos();
-                    (sin * self.magnitude, cos * self.magnitude)
-                })
-                .collect();
+            let angle = |(pair, frequency): (usize, &f32)| {
+                let position = batch.rope_position(row, self.axes.axis(pair)) as f32;
+                let (sin, cos) = (position * frequency).sin_cos();
+                (sin * self.magnitude, cos * self.magnitude)
+            };
+            let angles: Vec<(f32, f32)> = self.frequencies.iter().enumerate().map(angle).collect();
             for (input, output) in inputs.iter().zip(&outputs) {
                 let width = input.len() / rows;
                 // SAFETY: each task writes its own row of each output.
@@ -157,20 +211,21 @@ impl Rope {
             .word(u32::from(self.is_interleaved()))
             .float(self.magnitude);
         let invocations = input.width / self.head_dim * (self.head_dim - pairs);
-        let dispatch = args.each_column(Module::Rope, push, invocations);
+        let mut dispatch = args.each_column(Module::Rope, push, invocations);
+        dispatch.constants.extend(self.axes.constants());
         Dispatch { reads: vec![input.region], writes: vec![output.region], ..dispatch }
     }
 }
 
-/// The formula in float64, for one row of heads.
+/// The formula in float64, for one row of heads at these positions in time, rows and columns.
 #[must_use]
-pub fn reference(rope: &Rope, position: u32, x: &[f32]) -> Vec<f64> {
+pub fn reference(rope: &Rope, positions: [u32; 3], x: &[f32]) -> Vec<f64> {
     let mut y: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
     for head in 0..x.len() / rope.head_dim {
         for (index, frequency) in rope.frequencies.iter().enumerate() {
             let (first, second) = rope.pair(index);
             let (first, second) = (head * rope.head_dim + first, head * rope.head_dim + second);
-            let (sin, cos) = (f64::from(position) * f64::from(*frequency)).sin_cos();
+            let (sin, cos) = (f64::from(positions[rope.axes.axis(index)]) * f64::from(*frequency)).sin_cos();
             let (a, b) = (f64::from(x[first]), f64::from(x[second]));
             y[first] = f64::from(rope.magnitude) * (a * cos - b * sin);
             y[second] = f64::from(rope.magnitude) * (a * sin + b * cos);
@@ -184,22 +239,30 @@ pub fn reference(rope: &Rope, position: u32, x: &[f32]) -> Vec<f64> {
 pub fn cases() -> Vec<Case> {
     let shapes = [(64, 32), (128, 64), (40, 10), (6, 3), (7, 2)];
     let pairings = [RopePairs::Interleaved, RopePairs::Halves];
-    shapes.into_iter().flat_map(|shape| pairings.map(|pairs| case(pairs, shape))).collect()
+    let plain = shapes.into_iter().flat_map(|shape| pairings.map(|pairs| case(pairs, RopeAxes::Time, shape)));
+    let axes = [RopeAxes::Runs([8, 12, 12]), RopeAxes::InTurns([11, 10])];
+    plain.chain(axes.into_iter().flat_map(|axes| pairings.map(|pairs| case(pairs, axes, (64, 32))))).collect()
 }
 
-fn case(pairs: RopePairs, (head_dim, frequencies): (usize, usize)) -> Case {
+/// Positions on the axes of an image whose first row is at `position`.
+pub(crate) fn axes_of(position: u32) -> [u32; 3] {
+    [position, position + position % 7, position + position % 5 * 3]
+}
+
+fn case(pairs: RopePairs, axes: RopeAxes, (head_dim, frequencies): (usize, usize)) -> Case {
     const POSITIONS: [u32; 9] = [0, 1, 2, 17, 1000, 4095, 32_768, 100_000, 130_000];
     // Powers of two, so that float32 represents the angle of any position exactly.
     let of_pair = |pair: usize| 0.5_f32.powi(pair as i32 % 16);
-    let rope = Rope { head_dim, pairs, frequencies: (0..frequencies).map(of_pair).collect(), magnitude: 1.1 };
+    let rope = Rope { head_dim, pairs, frequencies: (0..frequencies).map(of_pair).collect(), magnitude: 1.1, axes };
     let rows = POSITIONS.len();
-    let batch = CaseBatch { positions: POSITIONS.into(), ..CaseBatch::of_rows(rows) };
+    let rope_positions = if axes == RopeAxes::Time { Vec::new() } else { POSITIONS.map(axes_of).into() };
+    let batch = CaseBatch { positions: POSITIONS.into(), rope_positions, ..CaseBatch::of_rows(rows) };
     let inputs = [3, 1].map(|heads| random::activations(rows * heads * head_dim, heads as u64));
     let expected: Vec<Vec<Expected>> = inputs
         .iter()
         .map(|input| {
             let of_rows = input.chunks_exact(input.len() / rows).zip(POSITIONS);
-            of_rows.flat_map(|(x, position)| Expected::within(1e-5, reference(&rope, position, x))).collect()
+            of_rows.flat_map(|(x, position)| Expected::within(1e-5, reference(&rope, axes_of(position), x))).collect()
         })
         .collect();
     let step = |inputs: &[Vec<f32>], expected: &[Vec<Expected>]| CaseStep {
@@ -209,7 +272,7 @@ fn case(pairs: RopePairs, (head_dim, frequencies): (usize, usize)) -> Case {
         inputs: inputs.to_vec(),
     };
     let steps = vec![step(&inputs, &expected), step(&inputs[..1], &expected[..1])];
-    Case::new(format!("{pairs:?}, {frequencies} pairs of {head_dim}"), rope, steps)
+    Case::new(format!("{pairs:?}, {axes:?}, {frequencies} pairs of {head_dim}"), rope, steps)
 }
 
 #[cfg(test)]
@@ -231,9 +294,9 @@ mod tests {
                 let outputs = run(&rope, kernel, rows, &[(&query, 3 * head_dim), (&key, head_dim)]);
                 for row in 0..rows {
                     // `run` puts row r at position r.
-                    let expected = reference(&rope, row as u32, &query[row * 3 * head_dim..][..3 * head_dim]);
+                    let expected = reference(&rope, [row as u32; 3], &query[row * 3 * head_dim..][..3 * head_dim]);
                     assert_close(&outputs[0][row * 3 * head_dim..][..3 * head_dim], &expected, 1e-5);
-                    let expected = reference(&rope, row as u32, &key[row * head_dim..][..head_dim]);
+                    let expected = reference(&rope, [row as u32; 3], &key[row * head_dim..][..head_dim]);
                     assert_close(&outputs[1][row * head_dim..][..head_dim], &expected, 1e-5);
                 }
             }
@@ -241,10 +304,18 @@ mod tests {
     }
 
     #[test]
+    fn axes_are_runs_or_take_turns() {
+        let axes = |axes: RopeAxes, pairs: usize| (0..pairs).map(|pair| axes.axis(pair)).collect::<Vec<_>>();
+        assert_eq!(axes(RopeAxes::Time, 3), [0, 0, 0]);
+        assert_eq!(axes(RopeAxes::Runs([2, 1, 3]), 6), [0, 0, 1, 2, 2, 2]);
+        assert_eq!(axes(RopeAxes::InTurns([2, 1]), 8), [0, 1, 2, 0, 1, 0, 0, 0]);
+    }
+
+    #[test]
     fn position_zero_changes_nothing() {
         let rope = Rope::new(8, RopePairs::Halves, vec![1.0; 4].into(), 1.0).unwrap();
         let x = values(3, 8);
         let expected: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
-        assert_eq!(reference(&rope, 0, &x), expected);
+        assert_eq!(reference(&rope, [0; 3], &x), expected);
     }
 }

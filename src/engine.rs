@@ -114,10 +114,13 @@ pub struct SequenceRows {
     /// Set if the rows are a canvas.
     pub canvas: Option<Canvas>,
     /// Rows with other embeddings than those of their tokens, ascending; only for an engine with
-    /// [`EngineLimits::embedding_width`].
+    /// [`EngineLimits::embeddings`].
     pub embeddings: Vec<EmbeddingRows>,
     /// Whether each row also sees the rows after it, as the rows of an image do in some models. They are not a canvas.
     pub sees_later: bool,
+    /// `[rows]` positions in time, and of the row and the column of an image, by which some models rotate. Empty when all three are
+    /// the position of the row in the sequence.
+    pub rope_positions: Vec<[u32; 3]>,
 }
 
 /// Rows of a sequence that have these embeddings, and not those of their tokens.
@@ -125,7 +128,7 @@ pub struct SequenceRows {
 pub struct EmbeddingRows {
     /// The index of the first of them among the rows of the sequence in the step.
     pub first: usize,
-    /// [n, [`EngineLimits::embedding_width`]]: embeddings, of which some rows are used.
+    /// [n, [`EmbeddingLimits::values`]]: embeddings, of which some rows are used.
     pub values: Arc<[f32]>,
     /// The rows of `values` that are used.
     pub range: Range<usize>,
@@ -229,29 +232,37 @@ impl Step {
         self.sequences.iter().map(|sequence| sequence.logits.rows(sequence.tokens.len())).sum()
     }
 
-    /// The inputs of the graph of an engine with these limits: given embeddings, then hidden values.
+    /// The inputs of the graph of an engine with these limits: given embeddings, what layers add, then hidden values.
     #[must_use]
     pub fn graph_inputs(&self, limits: &EngineLimits) -> Vec<Vec<f32>> {
-        let embeddings = (limits.embedding_width > 0).then(|| self.given_embeddings(limits.embedding_width));
-        let reads_hidden = limits.hidden.reads || limits.canvas.is_some();
-        embeddings.into_iter().chain(reads_hidden.then(|| self.given_hidden(limits))).collect()
+        let mut inputs = limits.embeddings.map(|limits| self.given_embeddings(&limits)).unwrap_or_default();
+        if limits.hidden.reads || limits.canvas.is_some() {
+            inputs.push(self.given_hidden(limits));
+        }
+        inputs
     }
 
-    /// [rows, 1 + width]: 1 and the given embedding of a row that has one, else zeros.
-    fn given_embeddings(&self, width: usize) -> Vec<f32> {
-        let mut given = vec![0.0; self.rows() * (width + 1)];
+    /// [rows, 1 + width]: 1 and the given embedding of a row that has one, else zeros. Then for each deep layer [rows, width]: what
+    /// it adds.
+    fn given_embeddings(&self, limits: &EmbeddingLimits) -> Vec<Vec<f32>> {
+        let width = limits.width;
+        let mut inputs = vec![vec![0.0; self.rows() * (width + 1)]];
+        inputs.resize(1 + limits.deep_layers, vec![0.0; self.rows() * width]);
         let mut before = 0;
         for sequence in &self.sequences {
             for EmbeddingRows { first, values, range } in &sequence.embeddings {
-                let rows = given[(before + first) * (width + 1)..].chunks_exact_mut(width + 1);
-                for (row, value) in rows.zip(values.chunks_exact(width).take(range.end).skip(range.start)) {
-                    row[0] = 1.0;
-                    row[1..].copy_from_slice(value);
+                let values = values.chunks_exact(limits.values()).take(range.end).skip(range.start);
+                for (row, values) in (before + first..).zip(values) {
+                    inputs[0][row * (width + 1)] = 1.0;
+                    inputs[0][row * (width + 1) + 1..][..width].copy_from_slice(&values[..width]);
+                    for (input, values) in inputs[1..].iter_mut().zip(values[width..].chunks_exact(width)) {
+                        input[row * width..][..width].copy_from_slice(values);
+                    }
                 }
             }
             before += sequence.tokens.len();
         }
-        given
+        inputs
     }
 
     /// [rows, width]: the hidden values that are computed with. Rows that are given none have zeros.
@@ -411,8 +422,8 @@ pub struct EngineLimits {
     /// The canvases that it denoises; `None` for an engine that generates one token after the other. An engine with canvases
     /// returns no logits.
     pub canvas: Option<CanvasLimits>,
-    /// Values of an embedding that a step may give in the place of that of a token; 0 for an engine that takes none.
-    pub embedding_width: usize,
+    /// The embeddings that a step may give in the place of those of tokens; `None` for an engine that takes none.
+    pub embeddings: Option<EmbeddingLimits>,
     /// A description of the device: "cpu (avx2, 2 threads)".
     pub device: String,
 }
@@ -444,6 +455,23 @@ pub struct HiddenLimits {
     pub all_rows: bool,
     /// Whether it computes with the hidden values of another engine, as the layer of a model that predicts more tokens does.
     pub reads: bool,
+}
+
+/// The embeddings that an engine takes in the place of those of tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EmbeddingLimits {
+    /// Values of the embedding of a token.
+    pub width: usize,
+    /// How many of the first layers add values of their own to the rows that leave them (Qwen3-VL's "DeepStack").
+    pub deep_layers: usize,
+}
+
+impl EmbeddingLimits {
+    /// Values of a given row: its embedding, then what each of these layers adds.
+    #[must_use]
+    pub fn values(&self) -> usize {
+        self.width * (1 + self.deep_layers)
+    }
 }
 
 /// The canvases that an engine denoises.

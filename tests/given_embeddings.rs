@@ -16,11 +16,11 @@ use vulkan_device::has_device;
 
 const TOKENS: [TokenId; 12] = [3, 17, 5, 40, 8, 99, 21, 7, 60, 2, 33, 12];
 
-fn model() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families/llama.gguf")
+fn model(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families").join(name)
 }
 
-fn load(device: ComputeDevice, kernel: Kernel) -> Box<dyn Engine> {
+fn load(name: &str, device: ComputeDevice, kernel: Kernel) -> Box<dyn Engine> {
     let options = LoadOptions {
         kv_type: KvType::F32,
         threads: 2,
@@ -28,7 +28,7 @@ fn load(device: ComputeDevice, kernel: Kernel) -> Box<dyn Engine> {
         device: device.into(),
         deterministic: true,
         kernel,
-        ..LoadOptions::new(model())
+        ..LoadOptions::new(model(name))
     };
     plan(&options).unwrap().load_engine(&mut |_| {}).unwrap()
 }
@@ -50,8 +50,8 @@ fn of_tokens() -> SequenceRows {
 
 /// The same sequence with other tokens at 2..5 and 8, whose embeddings are given.
 fn of_embeddings(engine: &dyn Engine) -> SequenceRows {
-    let table = Gguf::open(&model()).unwrap().weight("token_embd.weight").unwrap().to_f32();
-    let width = engine.limits().embedding_width;
+    let table = Gguf::open(&model("llama.gguf")).unwrap().weight("token_embd.weight").unwrap().to_f32();
+    let width = engine.limits().embeddings.unwrap().width;
     let of = |tokens: &[TokenId]| -> Arc<[f32]> {
         tokens.iter().flat_map(|token| &table[*token as usize * width..][..width]).copied().collect()
     };
@@ -66,7 +66,7 @@ fn of_embeddings(engine: &dyn Engine) -> SequenceRows {
 }
 
 fn check(device: ComputeDevice, kernel: Kernel) {
-    let mut engine = load(device, kernel);
+    let mut engine = load("llama.gguf", device, kernel);
     let expected = logits(&mut *engine, vec![of_tokens()]);
     let given = of_embeddings(&*engine);
     assert_eq!(logits(&mut *engine, vec![given.clone()]), expected, "{device} {kernel}");
@@ -75,6 +75,38 @@ fn check(device: ComputeDevice, kernel: Kernel) {
     let later = logits(&mut *engine, vec![SequenceRows { sees_later: true, ..of_tokens() }]);
     assert!(later.iter().all(|value| value.is_finite()));
     assert_ne!(later, expected, "{device} {kernel}: earlier rows see later ones");
+}
+
+/// Models that rotate by the positions of images: text has the same bits whether it states its positions or not, and a row that
+/// moves on one axis has other values.
+fn check_axes(device: ComputeDevice, kernel: Kernel) -> Vec<Vec<f32>> {
+    let of_model = |name: &str| {
+        let mut engine = load(name, device, kernel);
+        let at = |positions: &dyn Fn(u32) -> [u32; 3]| SequenceRows {
+            rope_positions: (0..TOKENS.len() as u32).map(positions).collect(),
+            ..of_tokens()
+        };
+        let expected = logits(&mut *engine, vec![of_tokens()]);
+        let text = logits(&mut *engine, vec![at(&|position| [position; 3]), of_tokens()]);
+        assert_eq!(text, [&expected[..], &expected].concat(), "{name} {device} {kernel}");
+        let image = logits(&mut *engine, vec![at(&|position| [position, position + 3, position % 4])]);
+        assert_ne!(image, expected, "{name} {device} {kernel}");
+        image
+    };
+    ["qwen2vl.gguf", "qwen3vl.gguf"].map(of_model).into()
+}
+
+#[test]
+fn rows_rotate_by_the_positions_of_images_alike_everywhere() {
+    let expected = check_axes(ComputeDevice::Cpu, Kernel::Scalar);
+    let mut others: Vec<(ComputeDevice, Kernel)> =
+        Kernel::ALL.iter().filter(|kernel| kernel.is_supported()).map(|kernel| (ComputeDevice::Cpu, *kernel)).collect();
+    others.extend(has_device().then_some((ComputeDevice::Vulkan(0), Kernel::Scalar)));
+    for (device, kernel) in others {
+        for (expected, found) in expected.iter().flatten().zip(check_axes(device, kernel).iter().flatten()) {
+            assert!((expected - found).abs() < 2e-2, "{device} {kernel}: {found} instead of {expected}");
+        }
+    }
 }
 
 #[test]

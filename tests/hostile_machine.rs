@@ -177,6 +177,15 @@ fn too_few_descriptors_are_reported_at_the_start() {
 }
 
 #[test]
+fn a_limit_on_memory_is_reported_at_the_start() {
+    let mut serving = Serving::spawn("ulimit -v 1500000;", &["--kv-memory", "1600MiB"], Stdio::piped());
+    assert_eq!(serving.ended(LONG).code(), Some(1));
+    let mut log = String::new();
+    serving.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert!(log.contains("does not give this process 1.6 GiB") && log.contains("smaller --kv-memory"), "{log}");
+}
+
+#[test]
 fn a_hangup_reloads_the_keys() {
     let mut keys = tempfile::NamedTempFile::new().unwrap();
     writeln!(keys, "first").unwrap();

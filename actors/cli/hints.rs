@@ -38,6 +38,7 @@ fn remedy(error: &LoadError) -> Option<&'static str> {
     match error {
         LoadError::TooLarge { source, cache_bytes, .. } => Some(remedy_for_size(source, cache_bytes.is_some())),
         LoadError::ReplicaTooLarge { source, .. } => remedy(source),
+        LoadError::NotGiven { .. } => Some("raise that limit, or use a smaller --kv-memory or --ctx-size"),
         LoadError::ChatTemplate { .. } => Some("--chat-template FILE gives another"),
         LoadError::UnevenDevices(_) => Some("--replicas must divide the number of devices in --device"),
         LoadError::Split(SplitError::TooFewParts { .. }) => Some("name fewer devices in --device"),

@@ -13,7 +13,7 @@ use crate::gpu::RowCount;
 use crate::kv::{BLOCK_TOKENS, SCALE_GROUP};
 use crate::op::Sight::{self, Before, Canvas, EachOther};
 use crate::quant::random;
-use crate::rope::{self, Rope, RopePairs};
+use crate::rope::{self, Rope, RopeAxes, RopePairs};
 
 /// Every type of cache with heads of all lengths, groups, windows and caps. Contexts end before, at and after the
 /// border of a piece, with few rows (whose contexts are split into pieces) and with many (whose contexts are not).
@@ -124,24 +124,38 @@ pub fn rotated_cases() -> Vec<FusedCase> {
     let of_type = |&kv_type: &KvType| {
         let pairings = [RopePairs::Halves, RopePairs::Interleaved];
         let of_shape = move |(attention, pairs): (Attention, usize)| {
-            pairings.map(|pairing| rotated_case(&attention, pairs, pairing, kv_type))
+            pairings.map(|pairing| rotated_case(&attention, (pairs, pairing, RopeAxes::Time), kv_type))
         };
-        shapes.clone().into_iter().flat_map(of_shape)
+        let axes = [RopeAxes::Runs([8, 12, 12]), RopeAxes::InTurns([11, 10])].into_iter().flat_map(move |axes| {
+            pairings.map(|pairing| rotated_case(&shaped(64, 2, 4, None, None), (32, pairing, axes), kv_type))
+        });
+        shapes.clone().into_iter().flat_map(of_shape).chain(axes)
     };
     KvType::ALL.iter().flat_map(of_type).collect()
 }
 
-fn rotated_case(attention: &Attention, pairs: usize, pairing: RopePairs, kv_type: KvType) -> FusedCase {
+fn rotated_case(
+    attention: &Attention,
+    (pairs, pairing, axes): (usize, RopePairs, RopeAxes),
+    kv_type: KvType,
+) -> FusedCase {
     // Powers of two, so that float32 represents the angle of any position exactly.
     let frequencies = (0..pairs).map(|pair| 0.5_f32.powi(pair as i32 % 16)).collect();
     let rope = Rope::new(attention.kv.key_dim, pairing, frequencies, 1.1).expect("pairs are of the head");
+    let rope = rope.with_axes(axes);
     let projected = Sequences::new(attention.clone(), &[271, 40], |_, len, seed| random::activations(len, seed));
     let rotated = projected.rotated(&rope);
     // The error of a rotation changes every score, and rotated keys are larger.
     let tolerance = (2.0 * rounding(kv_type)).max(2e-4);
-    let step = |ranges: &Ranges| CaseStep { inputs: projected.inputs(ranges), ..rotated.case_step(ranges, tolerance) };
+    let step = |ranges: &Ranges| {
+        let mut step = CaseStep { inputs: projected.inputs(ranges), ..rotated.case_step(ranges, tolerance) };
+        if axes != RopeAxes::Time {
+            step.batch.rope_positions = step.batch.positions.iter().copied().map(rope::axes_of).collect();
+        }
+        step
+    };
     let steps = two_sequences().iter().map(step).collect();
-    let name = format!("{kv_type}, {pairing:?}, {pairs} pairs of {:?}", attention.kv);
+    let name = format!("{kv_type}, {pairing:?}, {axes:?}, {pairs} pairs of {:?}", attention.kv);
     let cache = Some(CaseCache::of_kv(projected.shapes(), kv_type, projected.n_blocks()));
     FusedCase::new(&name, rope, attention.clone(), cache, steps)
 }
@@ -333,7 +347,9 @@ impl Sequences {
     fn rotated(&self, rope: &Rope) -> Self {
         let each_row = |values: &[f32], width: usize| -> Vec<f32> {
             let rows = (0..).zip(values.chunks_exact(width));
-            rows.flat_map(|(position, row)| rope::reference(rope, position, row)).map(|value| value as f32).collect()
+            rows.flat_map(|(position, row)| rope::reference(rope, rope::axes_of(position), row))
+                .map(|value| value as f32)
+                .collect()
         };
         let all = |values: &[Vec<f32>], width: usize| values.iter().map(|values| each_row(values, width)).collect();
         let Attention { n_heads, kv, .. } = self.attention;

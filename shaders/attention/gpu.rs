@@ -398,6 +398,7 @@ fn store(attention: &Attention, args: &GpuArgs<'_>, rotation: Option<&Rotation<'
     dispatch.constants.extend(head_constants(attention.kv, args.kv.kv_type));
     if let Some(Rotation { rope, .. }) = rotation {
         dispatch.constants.extend([(24, 1), (25, rope.n_pairs() as u32), (26, u32::from(rope.is_interleaved()))]);
+        dispatch.constants.extend(rope.axes().constants());
     }
     let reads = [Some(key), value, query].into_iter().flatten().collect();
     let writes = [Some(keys), value.map(|_| values), query.map(|_| rotated)].into_iter().flatten().collect();

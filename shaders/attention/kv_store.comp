@@ -48,7 +48,7 @@ float rotated_value(Floats x, uint start, uint column) {
     uint first = INTERLEAVED ? 2 * pair : pair;
     uint second = INTERLEAVED ? first + 1 : first + PAIRS;
     vec2 values = vec2(x.at[start + first], x.at[start + second]);
-    vec2 rotated = rotate(values, position, frequencies.at[pair], magnitude);
+    vec2 rotated = rotate(values, rope_position(step, row, pair), frequencies.at[pair], magnitude);
     return column == first ? rotated.x : rotated.y;
 }
 
@@ -62,7 +62,8 @@ vec4 rotated_quad(Floats x, uint start, uint column) {
     if (INTERLEAVED) {
         vec4 pairs = load_whole(x, start + column);
         vec2 of_pairs = uintBitsToFloat(WordPairs(uint64_t(frequencies)).at[column / 4]);
-        return vec4(rotate(pairs.xy, position, of_pairs.x, magnitude), rotate(pairs.zw, position, of_pairs.y, magnitude));
+        vec2 first = rotate(pairs.xy, rope_position(step, row, column / 2), of_pairs.x, magnitude);
+        return vec4(first, rotate(pairs.zw, rope_position(step, row, column / 2 + 1), of_pairs.y, magnitude));
     }
     uint pair = column % PAIRS;
     vec4 first = load_whole(x, start + pair);
@@ -70,7 +71,7 @@ vec4 rotated_quad(Floats x, uint start, uint column) {
     vec4 of_pairs = load_whole(frequencies, pair);
     vec4 quad;
     [[unroll]] for (uint i = 0; i < 4; i++) {
-        vec2 rotated = rotate(vec2(first[i], second[i]), position, of_pairs[i], magnitude);
+        vec2 rotated = rotate(vec2(first[i], second[i]), rope_position(step, row, pair + i), of_pairs[i], magnitude);
         quad[i] = column < PAIRS ? rotated.x : rotated.y;
     }
     return quad;

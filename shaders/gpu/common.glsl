@@ -37,6 +37,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Ste
     Words sights;          // of each sequence: what its rows see of each other, and the position of the first
     Words denoised;        // of each selected row: the parameters of its sampling, and the factor of its logits
     Words second_texts;    // of each sequence: the position of the first row of its second text, or NO_SECOND_TEXT
+    Words rope_positions;  // of each row: three positions, of time and of the row and column of an image
     Words adapters;        // of each sequence: the slot of its adapter, or NO_ADAPTER, and the factor on its changes
 };
 

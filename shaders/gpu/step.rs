@@ -16,7 +16,7 @@ const COUNTS: usize = 4;
 const HEADER_WORDS: usize = COUNTS + ARRAYS * 2;
 
 /// The number of arrays.
-const ARRAYS: usize = 14;
+const ARRAYS: usize = 15;
 
 /// The entry of a sequence without an adapter.
 const NO_ADAPTER: u32 = u32::MAX;
@@ -54,15 +54,29 @@ impl StepLayout {
     }
 
     /// Words of each array: tokens, positions, sequences, selection, table starts, tables, run starts, state slots,
-    /// hidden selection, sights, parameters of denoising, starts of second texts, adapters.
+    /// hidden selection, sights, parameters of denoising, starts of second texts, positions
+    /// of axes, adapters.
     fn lengths(&self) -> [usize; ARRAYS] {
         let (rows, sequences, entries) = (self.max_rows, self.max_sequences, self.max_table_entries);
         let (selected, hidden) = (self.max_selected, self.max_hidden);
         let (sights, denoised, adapters) =
             (sequences * SIGHT_WORDS, selected * DENOISE_WORDS, sequences * ADAPTER_WORDS);
         [
-            rows, rows, rows, selected, sequences, entries, sequences, sequences, rows, hidden, sights, denoised,
-            sequences, adapters,
+            rows,
+            rows,
+            rows,
+            selected,
+            sequences,
+            entries,
+            sequences,
+            sequences,
+            rows,
+            hidden,
+            sights,
+            denoised,
+            sequences,
+            rows * 3,
+            adapters,
         ]
     }
 
@@ -116,6 +130,8 @@ impl StepLayout {
         let Batch { tokens, positions, sequences, selected, hidden, state_from, state_to, .. } = *batch;
         let (sights, denoised) = (sight_words(batch), denoise_words(batch.denoised));
         let (second_texts, adapters) = (second_text_starts(batch), adapter_words(batch));
+        let rope_positions: Vec<u32> =
+            (0..batch.rows()).flat_map(|row| [0, 1, 2].map(|axis| batch.rope_position(row, axis))).collect();
         let arrays: [&[u32]; ARRAYS] = [
             tokens,
             positions,
@@ -130,6 +146,7 @@ impl StepLayout {
             &sights,
             &denoised,
             &second_texts,
+            &rope_positions,
             &adapters,
         ];
         let mut written = Vec::from([Range { start: 0, end: COUNTS }]);
@@ -203,6 +220,7 @@ mod tests {
         let batch = Batch {
             tokens: &[10, 11, 12],
             positions: &[0, 1, 5],
+            rope_positions: &[[0; 3], [1, 2, 3], [4; 3]],
             sequences: &[0, 0, 1],
             block_tables: &[&[7], &[3, 2]],
             selected: &[1, 2],
@@ -235,8 +253,9 @@ mod tests {
         assert_eq!(array(10)[..4], [0, 0, 2, 5], "the kind of each, and where it starts");
         assert_eq!(array(11)[DENOISE_WORDS - 1], 2.0f32.to_bits());
         assert_eq!(array(12)[..2], [1, NO_SECOND_TEXT]);
-        assert_eq!(array(13)[..4], [NO_ADAPTER, 0, 6, 0.5f32.to_bits()]);
-        let counts = [4, 3 * 3, 2, 2, 3, 2, 2, 3, 1, 2 * SIGHT_WORDS, DENOISE_WORDS, 2, 2 * ADAPTER_WORDS];
+        assert_eq!(array(13)[..9], [0, 0, 0, 1, 2, 3, 4, 4, 4]);
+        assert_eq!(array(14)[..4], [NO_ADAPTER, 0, 6, 0.5f32.to_bits()]);
+        let counts = [4, 3 * 3, 2, 2, 3, 2, 2, 3, 1, 2 * SIGHT_WORDS, DENOISE_WORDS, 2, 3 * 3, 2 * ADAPTER_WORDS];
         assert_eq!(written.iter().map(Range::len).sum::<usize>(), counts.into_iter().sum::<usize>());
     }
 }

@@ -10,6 +10,9 @@ pub struct Batch<'a> {
     pub tokens: &'a [u32],
     /// `[rows]` position of each row in its sequence.
     pub positions: &'a [u32],
+    /// `[rows]` positions in time, and of the row and the column of an image, by which models with
+    /// [`RopeAxes`](crate::rope::RopeAxes) rotate. Empty when all three are `positions`.
+    pub rope_positions: &'a [[u32; 3]],
     /// `[rows]` indices into `block_tables`. The rows of a sequence are consecutive, at consecutive positions.
     pub sequences: &'a [u32],
     /// The KV blocks of each sequence, in the order of positions.
@@ -96,6 +99,12 @@ impl<'a> Batch<'a> {
         }
         let row = if rows == self.rows() { row } else { self.selected[row] as usize };
         self.adapters[self.sequences[row] as usize]
+    }
+
+    /// The position of a row on an axis, by which it is rotated.
+    #[must_use]
+    pub fn rope_position(&self, row: usize, axis: usize) -> u32 {
+        if self.rope_positions.is_empty() { self.positions[row] } else { self.rope_positions[row][axis] }
     }
 
     /// What a row sees of the other rows of its sequence.

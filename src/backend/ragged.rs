@@ -25,6 +25,7 @@ pub(super) struct RaggedRows {
     state_from: Vec<u32>,
     state_to: Vec<u32>,
     sights: Vec<Sight>,
+    rope_positions: Vec<[u32; 3]>,
     second_texts: Vec<u32>,
     denoised: Vec<DenoiseParams>,
 }
@@ -43,6 +44,7 @@ impl RaggedRows {
             adapters,
             adapter_slots: &[],
             sights: &self.sights,
+            rope_positions: &self.rope_positions,
             second_texts: &self.second_texts,
             denoised: &self.denoised,
         }
@@ -66,6 +68,7 @@ impl RaggedRows {
         }
         self.fill_state(step);
         self.fill_sights(step);
+        self.fill_rope_positions(step);
         self.fill_denoised(step);
         self.fill_second_texts(step);
     }
@@ -75,6 +78,19 @@ impl RaggedRows {
         self.sights.extend(step.sequences.iter().map(SequenceRows::sight));
         if self.sights.iter().all(|sight| *sight == Sight::Before) {
             self.sights.clear();
+        }
+    }
+
+    fn fill_rope_positions(&mut self, step: &Step) {
+        self.rope_positions.clear();
+        if step.sequences.iter().all(|sequence| sequence.rope_positions.is_empty()) {
+            return;
+        }
+        for SequenceRows { tokens, first_position, rope_positions, .. } in &step.sequences {
+            match &rope_positions[..] {
+                [] => self.rope_positions.extend((*first_position..).take(tokens.len()).map(|position| [position; 3])),
+                given => self.rope_positions.extend_from_slice(given),
+            }
         }
     }
 
@@ -188,6 +204,10 @@ pub(super) fn validate(step: &Step, limits: &EngineLimits) -> Result<(), String>
         }
         validate_canvas(index, sequence, limits)?;
         validate_embeddings(index, sequence, limits)?;
+        if ![0, sequence.tokens.len()].contains(&sequence.rope_positions.len()) {
+            let (rows, given) = (sequence.tokens.len(), sequence.rope_positions.len());
+            return Err(format!("sequence {index} has {rows} rows, but {given} positions on axes"));
+        }
         let given = match (limits.canvas, &sequence.canvas) {
             (Some(limits), Some(_)) if !sequence.hidden.is_empty() => sequence.tokens.len() * limits.width,
             _ if limits.hidden.reads => sequence.tokens.len() * limits.hidden.width,
@@ -263,10 +283,11 @@ fn validate_state(step: &Step, slots: usize) -> Result<(), String> {
 
 /// Checks that given embeddings belong to rows, ascending, and exist.
 fn validate_embeddings(index: usize, sequence: &SequenceRows, limits: &EngineLimits) -> Result<(), String> {
-    let width = limits.embedding_width;
-    if width == 0 && !sequence.embeddings.is_empty() {
-        return Err(format!("sequence {index} gives embeddings, but the engine takes none"));
-    }
+    let width = match limits.embeddings {
+        Some(limits) => limits.values(),
+        None if sequence.embeddings.is_empty() => return Ok(()),
+        None => return Err(format!("sequence {index} gives embeddings, but the engine takes none")),
+    };
     let mut next = 0;
     for EmbeddingRows { first, values, range } in &sequence.embeddings {
         let given = values.len() / width;
@@ -285,7 +306,7 @@ fn validate_embeddings(index: usize, sequence: &SequenceRows, limits: &EngineLim
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{CanvasLimits, HiddenLimits, HiddenRows, SequenceRows, StepId};
+    use crate::engine::{CanvasLimits, EmbeddingLimits, HiddenLimits, HiddenRows, SequenceRows, StepId};
 
     fn limits() -> EngineLimits {
         EngineLimits {
@@ -406,7 +427,7 @@ mod tests {
 
     #[test]
     fn given_embeddings_belong_to_rows_and_exist() {
-        let limits = EngineLimits { embedding_width: 2, ..limits() };
+        let limits = EngineLimits { embeddings: Some(EmbeddingLimits { width: 2, deep_layers: 0 }), ..limits() };
         let given = |first, range| EmbeddingRows { first, values: [1.0, 2.0, 3.0, 4.0, 5.0, 6.0].into(), range };
         let of = |embeddings| SequenceRows { embeddings, ..rows(4, 0, &[0]) };
         let validated = |embeddings| validate(&Step { id: StepId(0), sequences: vec![of(embeddings)] }, &limits);
@@ -420,6 +441,23 @@ mod tests {
         let none = [0.0; 3];
         let expected = [none, none, [1.0, 3.0, 4.0], [1.0, 5.0, 6.0], none].concat();
         assert_eq!(step.graph_inputs(&limits), [expected]);
+        let deep = EngineLimits { embeddings: Some(EmbeddingLimits { width: 1, deep_layers: 1 }), ..limits };
+        let first = [0.0, 0.0, 0.0, 0.0, 1.0, 3.0, 1.0, 5.0, 0.0, 0.0];
+        assert_eq!(step.graph_inputs(&deep), [&first[..], &[0.0, 0.0, 4.0, 6.0, 0.0]]);
+    }
+
+    #[test]
+    fn rows_without_positions_on_axes_have_that_in_the_sequence() {
+        let given = SequenceRows { rope_positions: vec![[5, 6, 7], [5, 6, 8]], ..rows(2, 3, &[0]) };
+        let mut ragged = RaggedRows::default();
+        ragged.fill(&Step { id: StepId(0), sequences: vec![rows(2, 1, &[1]), given.clone()] });
+        assert_eq!(ragged.rope_positions, [[1; 3], [2; 3], [5, 6, 7], [5, 6, 8]]);
+        check(
+            vec![SequenceRows { tokens: vec![0; 3], ..given }],
+            Err("sequence 0 has 3 rows, but 2 positions on axes"),
+        );
+        ragged.fill(&Step { id: StepId(0), sequences: vec![rows(2, 1, &[1])] });
+        assert!(ragged.rope_positions.is_empty());
     }
 
     #[test]

@@ -58,6 +58,19 @@ pub enum LoadError {
         /// The numbers.
         source: TooLarge,
     },
+    /// The system does not give the process memory that is free.
+    #[error(
+        "{}: the system does not give this process {} for the KV cache and working memory; `ulimit -v` shows its limit",
+        path.display(), format_bytes(*bytes)
+    )]
+    NotGiven {
+        /// The file.
+        path: PathBuf,
+        /// The bytes.
+        bytes: u64,
+        /// The system's reason.
+        source: std::io::Error,
+    },
     /// A replica needs more memory than its equal part of what is available.
     #[error("{source}; {sharers} replicas share that memory, and each gets an equal part")]
     ReplicaTooLarge {

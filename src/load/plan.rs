@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cuelight_shaders::layer_state::LayerState;
+use cuelight_shaders::pages::check_available;
 
 use super::block_layout;
 use super::card::ModelCard;
@@ -19,7 +20,7 @@ use crate::backend::offload::WithExperts;
 use crate::cancel::LoadCancel;
 use crate::checkpoint::Checkpoint;
 use crate::embedding::{EmbeddingSpec, Pooling};
-use crate::engine::{AdapterLimits, CanvasLimits, Engine, EngineLimits, HiddenLimits};
+use crate::engine::{AdapterLimits, CanvasLimits, EmbeddingLimits, Engine, EngineLimits, HiddenLimits};
 use crate::experts::HostExperts;
 use crate::format::chat_template::ChatTemplate;
 use crate::format::hugging_face::HeadCounts;
@@ -190,7 +191,9 @@ fn limits(model: &ModelGraph, options: &LoadOptions) -> EngineLimits {
         max_logits_rows: if is_only { 0 } else { max_logits_rows },
         hidden: HiddenLimits { width, max_rows, whole_sequences, all_rows: options.returns_hidden, reads },
         canvas: h.denoising.map(|rule| CanvasLimits { tokens: rule.tokens, width: h.hidden_size }),
-        embedding_width: if options.takes_embeddings { h.hidden_size } else { 0 },
+        embeddings: options
+            .takes_embeddings
+            .then_some(EmbeddingLimits { width: h.hidden_size, deep_layers: h.deep_layers }),
         device: String::new(),
     }
 }
@@ -382,11 +385,20 @@ impl LoadPlan {
         Ok(guarded(engine, &files))
     }
 
+    /// Checks that the system gives what is reserved in host memory before the first step. A process may be allowed less than is free.
+    fn check_host_memory(&self) -> Result<(), LoadError> {
+        let of_host = self.memory.pools.iter().filter(|pool| pool.device.is_none());
+        let bytes = of_host.map(|pool| pool.used.kv + pool.used.state + pool.used.scratch).sum();
+        let path = || self.path().to_owned();
+        check_available(bytes).map_err(|source| LoadError::NotGiven { path: path(), bytes, source })
+    }
+
     fn load_weights(
         self,
         cancel: &LoadCancel,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<(Box<dyn Engine>, Option<HostExperts>), LoadError> {
+        self.check_host_memory()?;
         if let Some(pending_weights) = self.pending_weights {
             pending_weights.make(self.options.threads);
         }

@@ -85,6 +85,8 @@ pub struct HyperParameters {
     pub pooling: Option<Pooling>,
     /// How the model rates relevance, if it is a reranker.
     pub classifier: Option<Relevance>,
+    /// How many of the first layers add values of an image to their output.
+    pub deep_layers: usize,
     /// How blocks of tokens are denoised, for models that generate these.
     pub denoising: Option<DenoisingRule>,
 }
@@ -107,6 +109,7 @@ impl HyperParameters {
         Ok(HyperParameters {
             vocab_size: vocab_size(checkpoint)?,
             xielu: keys.xielu(family.feed_forward, layers.len())?,
+            deep_layers: keys.deep_layers(layers.len())?,
             layers,
             norm_epsilon: keys.norm_epsilon(family.norm)?,
             embedding_scale: keys.embedding_scale(family.embedding_scale, hidden_size)?,
@@ -135,6 +138,14 @@ fn vocab_size(checkpoint: &dyn Checkpoint) -> Result<usize, ModelError> {
 }
 
 impl Keys<'_> {
+    fn deep_layers(&self, n_layers: usize) -> Result<usize, ModelError> {
+        const KEY: &str = "n_deepstack_layers";
+        match self.checkpoint.optional_u32(&self.name(KEY))?.unwrap_or(0) as usize {
+            deep if deep <= n_layers => Ok(deep),
+            deep => Err(self.invalid(KEY, deep, format!("at most the number of layers, {n_layers}"))),
+        }
+    }
+
     fn pooling(&self) -> Result<Option<Pooling>, ModelError> {
         match self.checkpoint.optional_u32(&self.name(POOLING))? {
             None | Some(0 | RANK) => Ok(None),

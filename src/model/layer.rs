@@ -6,6 +6,7 @@ use cuelight_shaders::experts::{Groups, RouteWeighting, Scoring};
 use cuelight_shaders::gated_delta::DeltaShape;
 use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::recurrent::StatePart;
+use cuelight_shaders::rope::RopeAxes;
 use cuelight_shaders::selective_scan::ScanShape;
 use cuelight_shaders::state_space::SpaceShape;
 
@@ -291,6 +292,8 @@ pub struct RopeSpec {
     pub magnitude: f32,
     /// The tensor of divisors of the frequencies, where the file has one.
     pub factors: Option<&'static str>,
+    /// The positions that rotate each pair.
+    pub axes: RopeAxes,
 }
 
 /// How queries are scaled by their position.

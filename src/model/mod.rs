@@ -145,11 +145,8 @@ fn build_ops(builder: &mut Builder<'_>, options: &BuildOptions) -> Result<Embedd
     let table_factor = builder.weights.factor("token_embd")?;
     let embedded = Embed::new(table.clone(), h.embedding_scale * table_factor);
     let x = builder.graph.push_one(embedded, &[])?;
-    let mut x = vocabulary::adapt_embedding(builder, x)?;
-    if options.takes_embeddings {
-        let given = builder.graph.take(h.hidden_size + 1);
-        x = builder.graph.push_one(GivenRows, &[x, given])?;
-    }
+    let x = vocabulary::adapt_embedding(builder, x)?;
+    let (x, deep) = if options.takes_embeddings { take_embeddings(builder, x)? } else { (x, Vec::new()) };
     let mut x = add_positions_and_text(builder, x)?;
     match builder.family.embedding_norm {
         EmbeddingNorm::Never => {}
@@ -166,9 +163,20 @@ fn build_ops(builder: &mut Builder<'_>, options: &BuildOptions) -> Result<Embedd
     x = streams::split(builder, x)?;
     for layer in 0..h.layers.len() {
         x = build_layer(builder, layer, (x, per_layer))?;
+        if let Some(given) = deep.get(layer) {
+            x = builder.graph.push_one(Add, &[x, *given])?;
+        }
     }
     x = streams::merge(builder, x)?;
     output::build(builder, (table, table_factor), x)
+}
+
+/// The embeddings of rows, some of which a step gives, and what each of the first layers adds to its output for these rows.
+fn take_embeddings(builder: &mut Builder<'_>, x: ValueId) -> Result<(ValueId, Vec<ValueId>), BuildError> {
+    let width = builder.h.hidden_size;
+    let given = builder.graph.take(width + 1);
+    let x = builder.graph.push_one(GivenRows, &[x, given])?;
+    Ok((x, (0..builder.h.deep_layers).map(|_| builder.graph.take(width)).collect()))
 }
 
 /// Adds the embeddings of positions and of the text that a row belongs to, where the file has them.

@@ -36,6 +36,10 @@ impl Parameters<'_> {
         value.map(|value| self.config.as_f32(key, value)).transpose()
     }
 
+    fn has(&self, key: &str) -> bool {
+        self.values.is_some_and(|values| values.contains_key(key))
+    }
+
     /// A number that a rule cannot do without.
     fn needed(&self, key: &str) -> Result<f32, HuggingFaceError> {
         self.f32(key)?.ok_or_else(|| self.config.missing(&format!("rope_parameters.{key}")))
@@ -93,6 +97,10 @@ impl Keys<'_> {
             self.add("rope.freq_base_swa", theta);
         }
         self.rotary_lengths(rotated_parts)?;
+        if all.has("mrope_section") {
+            let sections: Vec<u32> = all.list("mrope_section")?.into_iter().map(|pairs| pairs as u32).collect();
+            self.add("rope.dimension_sections", &sections[..]);
+        }
         match all.kind() {
             "default" | "llama3" | "proportional" | "mrope" => Ok(()),
             // It changes frequencies only beyond the context of training.

@@ -249,6 +249,17 @@ pub enum Recurrent {
     StateSpace,
 }
 
+/// How the pairs of a head are divided among the positions in time and of the row and the column of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AxesOrder {
+    /// They are not: all rotate by the position in the sequence.
+    Never,
+    /// In runs, one position after the other.
+    Runs,
+    /// By each position in turn.
+    InTurns,
+}
+
 /// The options of attention.
 #[derive(Debug)]
 pub struct AttentionSpec {
@@ -256,6 +267,8 @@ pub struct AttentionSpec {
     pub qk_norm: QkNorm,
     /// Which two values of a head form a rotated pair.
     pub rope_pairs: RopePairs,
+    /// How pairs are divided among the positions of images, by the key `rope.dimension_sections`.
+    pub rope_axes: AxesOrder,
     /// The factor on attention scores, unless the file has the key `attention.scale`.
     pub scale: AttentionScale,
     /// Which layers attend within a window only.
@@ -287,6 +300,7 @@ impl AttentionSpec {
     pub const PLAIN: AttentionSpec = AttentionSpec {
         qk_norm: QkNorm::Never,
         rope_pairs: RopePairs::Halves,
+        rope_axes: AxesOrder::Never,
         scale: AttentionScale::HeadDim,
         windows: Windows::Never,
         direction: Direction::Back,

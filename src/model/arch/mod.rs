@@ -93,7 +93,7 @@ mod starcoder2;
 mod step35;
 
 pub use family::{
-    Alibi, AttentionScale, AttentionSpec, Direction, EmbeddingNorm, EmbeddingScale, ExpertPlacement, Family,
+    Alibi, AttentionScale, AttentionSpec, AxesOrder, Direction, EmbeddingNorm, EmbeddingScale, ExpertPlacement, Family,
     FeedForward, Gate, Generation, LogitScale, Mixer, NormKind, Norms, Output, QkNorm, QkNormKind, Recurrent, Residual,
     RopePairs, Rotation, RoutingSpec, SharedExpert, Temperature, UnwindowedRotary, Values, WindowedRope, Windows,
     YarnMultiplier, YarnRamp,

@@ -2,7 +2,7 @@
 //!
 //! Source: Qwen Team 2025, "Qwen3-Next"; Yang et al. 2024, "Gated Delta Networks".
 
-use super::family::{AttentionSpec, Family, Gate, HeadOrder, Norms, QkNorm, QkNormKind, Recurrent};
+use super::family::{AttentionSpec, AxesOrder, Family, Gate, HeadOrder, Norms, QkNorm, QkNormKind, Recurrent};
 
 pub(super) const FAMILY: Family = Family {
     architecture: "qwen35",
@@ -10,6 +10,7 @@ pub(super) const FAMILY: Family = Family {
     norms: Norms::BeforeButNamedAfter,
     attention: AttentionSpec {
         qk_norm: QkNorm::Always(QkNormKind::Heads),
+        rope_axes: AxesOrder::InTurns,
         gate: Gate::InQuery,
         ..AttentionSpec::PLAIN
     },

@@ -1,9 +1,12 @@
 //! How each layer encodes positions: rotation, its scaling for long contexts, the scale of queries, and the bias of distance.
 
 use cuelight_shaders::attention::Window;
+use cuelight_shaders::rope::RopeAxes;
 
 use super::keys::Keys;
-use crate::model::arch::{Alibi, AttentionSpec, Rotation, Temperature, WindowedRope, YarnMultiplier, YarnRamp};
+use crate::model::arch::{
+    Alibi, AttentionSpec, AxesOrder, Rotation, Temperature, WindowedRope, YarnMultiplier, YarnRamp,
+};
 use crate::model::error::ModelError;
 use crate::model::layer::{PositionScale, RopeSpec};
 use crate::model::rope::{RopeScaling, yarn_magnitude};
@@ -28,13 +31,14 @@ impl Keys<'_> {
             scaling: self.rope_scaling(attention.yarn_ramp)?,
             magnitude: self.rope_magnitude(attention.yarn_multiplier)?,
             factors: self.rope_factors(context_tokens)?,
+            axes: self.rope_axes(attention.rope_axes)?,
         };
         let of_windowed = match attention.windowed_rope {
             WindowedRope::AsOthers => of_all,
             WindowedRope::Unscaled(base) => {
                 let stored = self.first_positive(&["rope.freq_base_swa", "rope.local.freq_base"])?;
                 let base = stored.or(base).unwrap_or(of_all.base);
-                RopeSpec { base, scaling: RopeScaling::None, magnitude: 1.0, factors: None }
+                RopeSpec { base, scaling: RopeScaling::None, magnitude: 1.0, factors: None, ..of_all }
             }
         };
         let of_layer = |(rotates, window): (bool, &Option<Window>)| {
@@ -46,6 +50,21 @@ impl Keys<'_> {
             .zip(windows)
             .map(of_layer)
             .collect())
+    }
+
+    /// The positions that rotate each pair: all by one where the file has no sections.
+    fn rope_axes(&self, order: AxesOrder) -> Result<RopeAxes, ModelError> {
+        const KEY: &str = "rope.dimension_sections";
+        let Some(stored) = self.checkpoint.optional_integers(&self.name(KEY))?.filter(|_| order != AxesOrder::Never)
+        else {
+            return Ok(RopeAxes::Time);
+        };
+        let pairs: Option<Vec<u32>> = stored.iter().map(|pairs| u32::try_from(*pairs).ok()).collect();
+        match (order, pairs.as_deref()) {
+            (AxesOrder::InTurns, Some([_, row, column, ..])) => Ok(RopeAxes::InTurns([*row, *column])),
+            (_, Some([time, row, column, ..])) => Ok(RopeAxes::Runs([*time, *row, *column])),
+            _ => Err(self.invalid(KEY, format!("{stored:?}"), "at least three numbers of pairs")),
+        }
     }
 
     /// Whether each layer rotates: as in the file's pattern where it has one, else as in the family.

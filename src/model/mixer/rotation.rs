@@ -32,7 +32,7 @@ pub(super) fn rotate_pairs(
         None => None,
     };
     let frequencies = frequencies(rope.base, rotary_dim, rope.scaling, factors.as_deref());
-    let op = Rope::new(head_dim, pairs, frequencies.into(), rope.magnitude)?;
+    let op = Rope::new(head_dim, pairs, frequencies.into(), rope.magnitude)?.with_axes(rope.axes);
     Ok(builder.graph.push(op, values)?)
 }
 
