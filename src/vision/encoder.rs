@@ -43,7 +43,7 @@ impl TileShape {
     pub fn new(sizes: &TowerSizes, family: &Family, class_rows: usize) -> Self {
         let merge = sizes.patches.merge;
         let merged = Merge { class_rows, patches: merge * merge, merging: family.merging, hidden: sizes.hidden };
-        let rotation = (family.positions == Encoding::Rotation).then(|| Rotation::new(sizes));
+        let rotation = (family.positions == Encoding::Rotation).then(|| sizes.rotation());
         TileShape { grid: sizes.grid, merge, patch_width: sizes.patches.width(), merged, rotation }
     }
 

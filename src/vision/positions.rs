@@ -1,7 +1,6 @@
 //! What tells a tower where the patches of a tile are: a row of a table for each, or a rotation of queries and keys.
 
 use super::patches::in_order;
-use super::sizes::TowerSizes;
 
 /// How a tower encodes positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,12 +25,6 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// The rotation of a tower.
-    #[must_use]
-    pub fn new(sizes: &TowerSizes) -> Self {
-        Rotation { heads: sizes.heads, head_dim: sizes.hidden / sizes.heads }
-    }
-
     /// The column that each value is combined with, `[hidden]`: the other one of its pair.
     #[must_use]
     pub fn partners(&self) -> Vec<f32> {

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use super::error::VisionError;
 use super::family::{DivisionKeys, Family};
 use super::patches::Patches;
-use super::positions::Encoding;
+use super::positions::{Encoding, Rotation};
 use crate::checkpoint::Checkpoint;
 use crate::load::LoadError;
 
@@ -84,6 +84,12 @@ impl TowerSizes {
             activation: keys.activation()?,
             division: keys.division(grid * side, merge * side)?,
         })
+    }
+
+    /// The rotation of queries and keys, in a tower that has it.
+    #[must_use]
+    pub fn rotation(&self) -> Rotation {
+        Rotation { heads: self.heads, head_dim: self.hidden / self.heads }
     }
 
     /// Pixels of a side of a tile.

@@ -21,7 +21,7 @@ use cuelight_shaders::scale_columns::ScaleColumns;
 use cuelight_shaders::weight::Weight;
 
 use super::family::Family;
-use super::positions::{Encoding, Rotation};
+use super::positions::Encoding;
 use super::sizes::{TowerActivation, TowerSizes};
 use crate::graph::{Graph, ValueId};
 use crate::model::builder::BuildError;
@@ -190,7 +190,7 @@ impl TowerBuilder<'_, '_> {
     /// Each value times its factor, plus the other one of its pair times that one's.
     fn rotate(&mut self, x: ValueId) -> Result<ValueId, BuildError> {
         let Some([own, of_partner]) = self.rotation else { return Ok(x) };
-        let order = Rotation::new(self.sizes).partners();
+        let order = self.sizes.rotation().partners();
         let partners = self.graph.push_one(ReorderColumns::new(order.into()), &[x])?;
         let times = |factors: ValueId, x: ValueId, graph: &mut Graph| {
             graph.push_one(Glu::new(Activation::Bilinear), &[factors, x])
