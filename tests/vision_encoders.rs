@@ -7,9 +7,17 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use cuelight_engine::load::{ActivationBits, ComputeDevice, Kernel, LoadCancel, LoadError, Tuning, VulkanOptions};
+use cuelight_engine::engine::{
+    BLOCK_TOKENS, EmbeddingRows, Engine, LogitsWanted, Progress, SequenceRows, Step, StepId, TokenId,
+};
+use cuelight_engine::format::gguf::write::GgufBuilder;
+use cuelight_engine::load::{
+    self, ActivationBits, ComputeDevice, Kernel, KvType, LoadCancel, LoadError, LoadOptions, Tuning, VulkanOptions,
+};
 use cuelight_engine::vision::{ImageError, ImagePart, PreparedImage, RgbImage, Tile, VisionOptions, plan};
+use proptest::prelude::*;
 use serde::Deserialize;
 
 #[path = "support/vulkan_device.rs"]
@@ -41,7 +49,20 @@ struct Expected {
     image_std: [f32; 3],
     patch: usize,
     merge: usize,
+    row_token_id: TokenId,
+    rows_see_each_other: bool,
     images: Vec<ExpectedImage>,
+    prompts: Vec<ExpectedPrompt>,
+}
+
+/// The log-probabilities of a prompt with the first image.
+#[derive(Deserialize)]
+struct ExpectedPrompt {
+    tokens: Vec<TokenId>,
+    /// Of each next token.
+    logprobs: Vec<f32>,
+    /// The best tokens after the last one.
+    top: Vec<(TokenId, f32)>,
 }
 
 #[derive(Deserialize)]
@@ -197,7 +218,7 @@ fn rows_agree_with_transformers_on_every_kernel() {
 
 #[test]
 fn a_directory_gives_the_bits_of_its_file() {
-    for expected in all() {
+    for expected in all().iter().filter(|expected| expected.path("directory").exists()) {
         let rows = |file: &str| {
             let planned = plan(&options(expected.path(file))).unwrap_or_else(|error| panic!("{error}"));
             let prepared = planned.preparation().prepare(&image(61, 37)).unwrap();
@@ -223,12 +244,162 @@ fn rows_agree_with_transformers_on_a_device() {
     }
 }
 
+/// The log-probabilities after each token of a prompt, whose rows of the image have these embeddings.
+fn log_probabilities(expected: &Expected, prompt: &ExpectedPrompt, rows: Arc<[f32]>) -> Vec<Vec<f32>> {
+    let options = LoadOptions {
+        kv_type: KvType::F32,
+        threads: 2,
+        takes_embeddings: true,
+        ..LoadOptions::new(expected.path("text.gguf"))
+    };
+    let mut engine = load::plan(&options).unwrap().load_engine(&mut |_| {}).unwrap();
+    let block_table: Vec<u32> = (0..prompt.tokens.len().div_ceil(BLOCK_TOKENS) as u32).collect();
+    let (mut first_position, mut used, mut all) = (0, 0, Vec::new());
+    let is_row = |token: &TokenId| *token == expected.row_token_id;
+    for (index, run) in (0..).zip(prompt.tokens.chunk_by(|a, b| is_row(a) == is_row(b))) {
+        let is_image = is_row(&run[0]);
+        let range = used..used + if is_image { run.len() } else { 0 };
+        used = range.end;
+        let given = EmbeddingRows { first: 0, values: Arc::clone(&rows), range };
+        let sequence = SequenceRows {
+            tokens: run.to_vec(),
+            first_position,
+            block_table: block_table.clone(),
+            logits: LogitsWanted::All,
+            embeddings: if is_image { vec![given] } else { Vec::new() },
+            sees_later: is_image && expected.rows_see_each_other,
+            ..SequenceRows::default()
+        };
+        first_position += run.len() as u32;
+        let step = Step { id: StepId(index), sequences: vec![sequence] };
+        let Progress::Done(output) = engine.begin(step).unwrap() else { panic!("the model has no experts") };
+        let of_row = |row: &[f32]| {
+            let sum: f64 = row.iter().map(|logit| f64::from(*logit).exp()).sum();
+            row.iter().map(|logit| (f64::from(*logit) - sum.ln()) as f32).collect::<Vec<f32>>()
+        };
+        all.extend(output.logits.chunks_exact(output.logits.len() / run.len()).map(of_row));
+    }
+    all
+}
+
+#[test]
+fn prompts_with_an_image_have_the_log_probabilities_of_transformers() {
+    for expected in all() {
+        let planned = plan(&options(expected.path("mmproj.gguf"))).unwrap();
+        let of_image = &expected.images[0];
+        let prepared = planned.preparation().prepare(&image(of_image.width, of_image.height)).unwrap();
+        let rows = planned.load(&LoadCancel::default()).unwrap().encode(&prepared, &LoadCancel::default()).unwrap();
+        for prompt in &expected.prompts {
+            let found = log_probabilities(&expected, prompt, rows.clone().into());
+            let of_next = |(row, next): (&Vec<f32>, &TokenId)| row[*next as usize];
+            let of_next: Vec<f32> = found.iter().zip(&prompt.tokens[1..]).map(of_next).collect();
+            let last = found.last().unwrap();
+            let [top, expected_top] = [
+                prompt.top.iter().map(|(token, _)| last[*token as usize]).collect::<Vec<f32>>(),
+                prompt.top.iter().map(|(_, logprob)| *logprob).collect(),
+            ];
+            let worst = distance(&of_next, &prompt.logprobs).max(distance(&top, &expected_top));
+            println!("{:12} {worst:8.1e}", expected.family);
+            assert!(worst <= 1e-3, "{}: {worst}", expected.family);
+        }
+    }
+}
+
 #[test]
 fn a_text_model_is_not_a_vision_tower() {
     let expected = all().remove(0);
     let Err(error) = plan(&options(expected.path("text.gguf"))) else { panic!("it has no tower") };
     assert!(matches!(error, LoadError::Vision(_)), "{error}");
     assert!(error.to_string().contains("\"clip\""), "{error}");
+}
+
+/// A file of a tower with only these keys.
+fn file_of_keys(keys: &[(&str, u32)], projector: &str) -> tempfile::NamedTempFile {
+    let mut builder = GgufBuilder::new().key("general.architecture", "clip").key("clip.projector_type", projector);
+    for (key, value) in keys {
+        builder = builder.key(&format!("clip.vision.{key}"), *value);
+    }
+    let colors: &[f32] = &[0.5; 3];
+    builder = builder.key("clip.vision.image_mean", colors).key("clip.vision.image_std", colors);
+    builder = builder.key("clip.vision.attention.layer_norm_epsilon", 1e-6_f32);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), builder.build()).unwrap();
+    file
+}
+
+const KEYS: [(&str, u32); 6] = [
+    ("image_size", 56),
+    ("patch_size", 7),
+    ("embedding_length", 32),
+    ("attention.head_count", 4),
+    ("feed_forward_length", 64),
+    ("block_count", 2),
+];
+
+fn fault(keys: &[(&str, u32)], projector: &str) -> String {
+    let file = file_of_keys(keys, projector);
+    match plan(&options(file.path().to_owned())) {
+        Ok(_) => panic!("{keys:?} is not a tower"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn an_unknown_projector_is_refused_with_the_known_ones() {
+    let message = fault(&KEYS, "qformer");
+    assert!(message.contains("\"qformer\" is not supported; supported are idefics3, gemma3"), "{message}");
+}
+
+#[test]
+fn a_missing_key_and_a_missing_tensor_are_named() {
+    for missing in 0..KEYS.len() {
+        let mut keys = KEYS.to_vec();
+        let (key, _) = keys.remove(missing);
+        let message = fault(&keys, "gemma3");
+        assert!(message.contains(&format!("clip.vision.{key}")), "{message}");
+    }
+    let message = fault(&KEYS, "gemma3");
+    assert!(message.contains("v.patch_embd.weight"), "{message}");
+}
+
+#[test]
+fn sizes_that_no_tower_has_are_refused() {
+    for (key, value) in [
+        ("image_size", 0),
+        ("image_size", u32::MAX),
+        ("patch_size", 0),
+        ("patch_size", u32::MAX),
+        ("embedding_length", 0),
+        ("embedding_length", u32::MAX),
+        ("attention.head_count", 0),
+        ("attention.head_count", 5),
+        ("feed_forward_length", 0),
+        ("block_count", u32::MAX),
+        ("projector.scale_factor", 0),
+        ("projector.scale_factor", 3),
+        ("preproc_max_tiles", u32::MAX),
+        ("preproc_image_size", 0),
+    ] {
+        let keys: Vec<_> = KEYS.iter().copied().filter(|(other, _)| *other != key).chain([(key, value)]).collect();
+        let message = fault(&keys, "gemma3");
+        assert!(message.contains("clip.vision."), "{key} {value}: {message}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn damaged_files_are_refused_or_planned(at in 0usize..6000, value in any::<u8>(), cut in any::<Option<u16>>()) {
+        let mut bytes = std::fs::read(folder().join("internvl/mmproj.gguf")).unwrap();
+        bytes[at] = value;
+        bytes.truncate(cut.map_or(usize::MAX, usize::from));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        if let Ok(planned) = plan(&options(file.path().to_owned())) {
+            prop_assert!(planned.bytes() < 1 << 40);
+            prop_assert!(planned.preparation().prepare(&image(20, 10)).is_ok());
+        }
+    }
 }
 
 #[test]

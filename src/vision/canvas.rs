@@ -35,19 +35,35 @@ impl<'a> Canvas<'a> {
         self.size
     }
 
-    /// A row of pixels, `[3 width]`.
+    /// Where the pixels of rows begin.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.offset[0]
+    }
+
+    /// The color around the image.
+    #[must_use]
+    pub fn color(&self) -> [u8; 3] {
+        self.color
+    }
+
+    /// The pixels of the image in a row; `None` above and below it.
+    #[must_use]
+    pub fn pixels(&self, y: usize) -> Option<&'a [u8]> {
+        let [width, height] = self.image.size();
+        let y = y.checked_sub(self.offset[1]).filter(|y| *y < height)?;
+        Some(&self.image.pixels[3 * y * width..][..3 * width])
+    }
+
+    /// A whole row of pixels, `[3 width]`.
     #[must_use]
     pub fn row(&self, y: usize) -> Cow<'a, [u8]> {
-        let [width, height] = self.image.size();
-        let [left, top] = self.offset;
-        let of_image =
-            y.checked_sub(top).filter(|y| *y < height).map(|y| &self.image.pixels[3 * y * width..][..3 * width]);
-        match of_image {
-            Some(row) if self.size[0] == width => Cow::Borrowed(row),
+        match self.pixels(y) {
+            Some(row) if row.len() == 3 * self.size[0] => Cow::Borrowed(row),
             row => {
                 let mut whole = self.color.repeat(self.size[0]);
                 if let Some(row) = row {
-                    whole[3 * left..][..row.len()].copy_from_slice(row);
+                    whole[3 * self.left()..][..row.len()].copy_from_slice(row);
                 }
                 Cow::Owned(whole)
             }

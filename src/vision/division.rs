@@ -13,11 +13,20 @@ pub enum Division {
     Padded,
     /// One tile with the middle of the image.
     Cropped,
-    /// The longest side is scaled to `longest` pixels, both sides are then stretched to whole tiles. With more than one tile an
-    /// overview follows. Source: Laurençon et al. 2024, "Building and better understanding vision-language models" (Idefics3).
+    /// The longest side is scaled to `longest` pixels, both sides are then stretched to whole tiles. An overview follows several tiles.
+    ///
+    /// Source: Laurençon et al. 2024, "Building and better understanding vision-language models" (Idefics3).
     LongestSide {
         /// Pixels.
         longest: usize,
+    },
+    /// One tile with the proportions of the image, which is made smaller if a side has more than `longest` pixels. Both sides are then
+    /// stretched to multiples.
+    Proportional {
+        /// Pixels.
+        longest: usize,
+        /// Pixels.
+        multiple: usize,
     },
     /// The grid of tiles whose proportions are next to those of the image. With more than one tile an overview follows.
     /// Source: Chen et al. 2024, "How Far Are We to GPT-4V?" (InternVL 1.5).
@@ -52,7 +61,7 @@ impl Division {
     #[must_use]
     pub fn most_tiles(self, side: usize) -> usize {
         match self {
-            Division::Stretched | Division::Padded | Division::Cropped => 1,
+            Division::Stretched | Division::Padded | Division::Cropped | Division::Proportional { .. } => 1,
             // The shorter side is rounded up to an even number.
             Division::LongestSide { longest } => {
                 let longest = longest.min(LONGEST_SIDE);
@@ -75,6 +84,9 @@ impl Division {
                 let whole = to(whole_tiles(scaled.size(), side), &scaled);
                 let overview = |whole: &RgbImage| to([side; 2], whole);
                 cut(&whole, side, overview)
+            }
+            Division::Proportional { longest, multiple } => {
+                Divided::whole(to(proportional(image.size(), longest, multiple), image))
             }
             Division::NearestGrid { fewest, most } => {
                 let grid = nearest_grid(image.size(), side, [fewest, most]);
@@ -137,6 +149,14 @@ fn whole_tiles([width, height]: [usize; 2], side: usize) -> [usize; 2] {
     } else {
         [up((up(height) as f64 * proportion) as usize), up(height)]
     }
+}
+
+/// The size of a tile with the proportions of an image.
+fn proportional(size: [usize; 2], longest: usize, multiple: usize) -> [usize; 2] {
+    let ratio = size[0].max(size[1]) as f64 / longest as f64;
+    let scaled = size.map(|length| if ratio > 1.0 { (length as f64 / ratio) as usize } else { length });
+    // Rounding may not exceed the longest side.
+    scaled.map(|length| length.clamp(1, longest).next_multiple_of(multiple))
 }
 
 /// Columns and rows of the grid of `fewest` to `most` tiles whose proportions are next to those of an image. Of grids with the
@@ -202,6 +222,14 @@ mod tests {
                 assert!(divided.images.len() <= division.most_tiles(side), "{division:?} {width} x {height}");
             }
         }
+    }
+
+    #[test]
+    fn a_proportional_tile_is_within_the_longest_side() {
+        assert_eq!(proportional([61, 37], 56, 14), [56, 42]);
+        assert_eq!(proportional([20, 10], 56, 14), [28, 14]);
+        assert_eq!(proportional([1_000_000, 1], 56, 14), [56, 14]);
+        assert_eq!(proportional([56, 57], 56, 14), [56, 56]);
     }
 
     #[test]

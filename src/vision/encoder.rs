@@ -1,8 +1,9 @@
 //! Runs a vision tower and its projector, tile by tile.
 
-use super::family::Merging;
+use super::family::Family;
 use super::merge::Merge;
 use super::patches::in_order;
+use super::positions::{Encoding, Rotation};
 use super::sizes::TowerSizes;
 use super::{ImageEncoder, PreparedImage, Tile};
 use crate::backend::stage::PipelineStage;
@@ -24,7 +25,7 @@ pub struct TowerEncoder {
 /// The rows of a tile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TileShape {
-    /// Patches of a side.
+    /// Patches of a side, of a tile that is not square at most.
     pub grid: usize,
     /// Patches of a side of a square that becomes one row.
     pub merge: usize,
@@ -32,15 +33,18 @@ pub struct TileShape {
     pub patch_width: usize,
     /// How patches are merged.
     pub merged: Merge,
+    /// The rotation of queries and keys; `None` for a tower with a table of positions, whose tiles are square.
+    pub rotation: Option<Rotation>,
 }
 
 impl TileShape {
     /// The rows of a tower's tile.
     #[must_use]
-    pub fn new(sizes: &TowerSizes, merging: Merging, class_rows: usize) -> Self {
+    pub fn new(sizes: &TowerSizes, family: &Family, class_rows: usize) -> Self {
         let merge = sizes.patches.merge;
-        let merged = Merge { class_rows, patches: merge * merge, merging, hidden: sizes.hidden };
-        TileShape { grid: sizes.grid, merge, patch_width: sizes.patches.width(), merged }
+        let merged = Merge { class_rows, patches: merge * merge, merging: family.merging, hidden: sizes.hidden };
+        let rotation = (family.positions == Encoding::Rotation).then(|| sizes.rotation());
+        TileShape { grid: sizes.grid, merge, patch_width: sizes.patches.width(), merged, rotation }
     }
 
     /// The rows that the tower computes.
@@ -63,17 +67,34 @@ impl TileShape {
         }
     }
 
-    /// Bytes of the rows of a tile in host memory: the patches, the tower's rows and the merged ones.
+    /// Bytes of the rows of a tile in host memory: the patches, factors of rotations, the tower's rows and the merged ones.
     #[must_use]
     pub fn host_bytes(&self) -> u64 {
-        (self.rows() * (self.patch_width + 2 * self.merged.hidden) * size_of::<f32>()) as u64
+        let copies = if self.rotation.is_some() { 4 } else { 2 };
+        (self.rows() * (self.patch_width + copies * self.merged.hidden) * size_of::<f32>()) as u64
     }
 
-    /// The rows of the table of positions, in the order of the rows of a tile.
-    fn positions(&self) -> Vec<u32> {
+    /// Whether a tile is one of this tower.
+    fn fits(&self, tile: &Tile) -> bool {
+        let [columns, rows] = tile.grid;
+        let is_fitting = |length: usize| match self.rotation {
+            Some(_) => (1..=self.grid).contains(&length) && length % self.merge == 0,
+            None => length == self.grid,
+        };
+        is_fitting(columns) && is_fitting(rows) && tile.patches.len() == columns * rows * self.patch_width
+    }
+
+    /// The rows of the table of positions, in the order of the rows of a tile. Towers without a table do not read them.
+    fn positions(&self, tile: &Tile) -> Vec<u32> {
         let first = self.merged.class_rows;
-        let of_patch = |[column, row]: [usize; 2]| first + row * self.grid + column;
-        (0..first).chain(in_order([self.grid; 2], self.merge).map(of_patch)).map(|position| position as u32).collect()
+        let of_patch = |[column, row]: [usize; 2]| first + row * tile.grid[0] + column;
+        (0..first).chain(in_order(tile.grid, self.merge).map(of_patch)).map(|position| position as u32).collect()
+    }
+
+    /// The inputs of the tower's graph.
+    fn inputs(&self, tile: &Tile) -> Vec<Vec<f32>> {
+        let rotation = self.rotation.map(|rotation| rotation.factors(tile.grid, self.merge));
+        std::iter::once(self.with_class_rows(&tile.patches)).chain(rotation.into_iter().flatten()).collect()
     }
 
     /// The rows of patches after those of class tokens, which are 0.
@@ -103,20 +124,19 @@ impl TowerEncoder {
 
     fn encode_tile(&mut self, tile: &Tile) -> Result<Vec<f32>, EngineError> {
         let shape = self.shape;
-        let values = shape.grid * shape.grid * shape.patch_width;
-        if tile.grid != [shape.grid; 2] || tile.patches.len() != values {
+        if !shape.fits(tile) {
             let [columns, rows] = tile.grid;
-            return Err(invalid(format!("a tile of {columns} x {rows} patches is not one of {} x {0}", shape.grid)));
+            return Err(invalid(format!("a tile of {columns} x {rows} patches is not one of this tower")));
         }
-        let rows = self.run(TOWER, shape.positions(), shape.with_class_rows(&tile.patches))?;
+        let rows = self.run(TOWER, shape.positions(tile), &shape.inputs(tile))?;
         let merged = shape.merged.apply(rows);
         let count = merged.len() / shape.merged.width();
-        self.run(HEAD, vec![0; count], merged)
+        self.run(HEAD, vec![0; count], &[merged])
     }
 
-    /// The output of a segment for rows with these tokens.
-    fn run(&mut self, segment: usize, tokens: Vec<u32>, input: Vec<f32>) -> Result<Vec<f32>, EngineError> {
-        let mut output = self.stage.run(segment, &step(tokens), &[input])?;
+    /// The output of a segment for rows with these tokens and inputs.
+    fn run(&mut self, segment: usize, tokens: Vec<u32>, inputs: &[Vec<f32>]) -> Result<Vec<f32>, EngineError> {
+        let mut output = self.stage.run(segment, &step(tokens), inputs)?;
         output.values.pop().ok_or_else(|| invalid("a vision tower has no output".to_owned()))
     }
 }

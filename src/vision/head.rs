@@ -3,25 +3,40 @@
 use cuelight_shaders::activate::{Activate, Pointwise};
 use cuelight_shaders::layer_norm::LayerNorm;
 use cuelight_shaders::matmul::Linear;
+use cuelight_shaders::reorder_columns::ReorderColumns;
 use cuelight_shaders::rms_norm::RmsNorm;
 use cuelight_shaders::weight::Weight;
 
 use super::family::HeadOp;
+use super::merge::Merge;
 use crate::graph::{Graph, ValueId};
 use crate::model::builder::BuildError;
 use crate::model::weights::Weights;
 
-/// The graph of a projector for rows of `width` values. Norms without an epsilon of their own have that of the tower.
+/// The graph of a projector for merged rows. Norms without an epsilon of their own have that of the tower.
 ///
 /// # Errors
 /// [`BuildError`] when a tensor is missing or has the wrong shape.
-pub fn build(weights: &mut Weights<'_>, ops: &[HeadOp], width: usize, epsilon: f32) -> Result<Graph, BuildError> {
+pub fn build(weights: &mut Weights<'_>, ops: &[HeadOp], merge: &Merge, epsilon: f32) -> Result<Graph, BuildError> {
     let mut graph = Graph::default();
-    let mut x = graph.take(width);
+    let mut x = graph.take(merge.width());
     for op in ops {
-        x = push(&mut graph, weights, *op, epsilon, x)?;
+        x = match *op {
+            HeadOp::OptionalByValue(stem) if !weights.has(&format!("{stem}.weight")) => x,
+            HeadOp::OptionalByValue(stem) => {
+                let by_value = graph.push_one(ReorderColumns::new(by_value(merge).into()), &[x])?;
+                push(&mut graph, weights, HeadOp::Linear(stem), epsilon, by_value)?
+            }
+            op => push(&mut graph, weights, op, epsilon, x)?,
+        };
     }
     Ok(graph)
+}
+
+/// The columns of joined patches with the first value of each patch first, then the second one of each, and so on.
+fn by_value(merge: &Merge) -> Vec<f32> {
+    let Merge { patches, hidden, .. } = *merge;
+    (0..hidden).flat_map(|value| (0..patches).map(move |patch| (patch * hidden + value) as f32)).collect()
 }
 
 fn push(
@@ -42,7 +57,7 @@ fn push(
             let weight = weights.vector(&format!("{stem}.weight"), width)?;
             Ok(graph.push_one(RmsNorm::new(weight, epsilon), &[x])?)
         }
-        HeadOp::Linear(stem) => {
+        HeadOp::Linear(stem) | HeadOp::OptionalByValue(stem) => {
             let name = format!("{stem}.weight");
             // A missing tensor is reported as such, and not as one of another shape.
             let rows = weights.rows(&name).unwrap_or(1);

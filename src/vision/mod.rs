@@ -11,6 +11,7 @@
 //! - [`canvas`], [`resample`]: an image in another size
 //! - [`division`]: an image as tiles; [`patches`]: a tile as patches; [`parts`]: what stands for tiles in the prompt
 //! - [`preparation`]: all of this for one image
+//! - [`positions`]: what tells a tower where patches are
 //! - [`tower`], [`head`]: the ops before and after patches are merged; [`merge`]: the merging between them
 //! - [`encoder`]: runs them
 //! - [`mod@plan`]: the plan of a tower, and loading by it
@@ -25,6 +26,7 @@ pub mod merge;
 pub mod parts;
 pub mod patches;
 pub mod plan;
+pub mod positions;
 pub mod preparation;
 pub mod resample;
 pub mod sizes;

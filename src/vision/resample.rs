@@ -1,4 +1,5 @@
-//! Resizes images as Pillow does: a separable filter, widened where the image becomes smaller, in fixed-point numbers of 22 bits.
+//! Resizes images as Pillow does: a separable filter, which reaches further where the image becomes smaller, in fixed-point numbers of
+//! 22 bits.
 //!
 //! Rows are read once, from the top to the bottom, and only as many are kept as one row of the result needs.
 
@@ -59,20 +60,23 @@ struct Span {
     first: usize,
     /// In units of 2^-22.
     weights: Vec<i32>,
+    /// The sum of the weights.
+    total: i32,
 }
 
 /// The spans of some of `to` pixels made of `from` pixels.
 fn spans(from: usize, to: usize, some: Range<usize>, filter: Filter) -> Vec<Span> {
     let scale = from as f64 / to as f64;
-    let widening = scale.max(1.0);
-    let reach = filter.support() * widening;
+    let stretch = scale.max(1.0);
+    let reach = filter.support() * stretch;
     let span = |index: usize| {
         let center = (index as f64 + 0.5) * scale;
         let first = (center - reach + 0.5).max(0.0) as usize;
         let end = ((center + reach + 0.5) as usize).min(from);
-        let weights: Vec<f64> = (first..end).map(|at| filter.weight((at as f64 - center + 0.5) / widening)).collect();
+        let weights: Vec<f64> = (first..end).map(|at| filter.weight((at as f64 - center + 0.5) / stretch)).collect();
         let sum: f64 = weights.iter().sum();
-        Span { first, weights: weights.iter().map(|weight| fixed(weight / sum)).collect() }
+        let weights: Vec<i32> = weights.iter().map(|weight| fixed(weight / sum)).collect();
+        Span { first, total: weights.iter().sum(), weights }
     };
     some.map(span).collect()
 }
@@ -101,12 +105,10 @@ pub fn resized_part(canvas: &Canvas<'_>, size: [usize; 2], part: [Range<usize>; 
     let ([width, height], [columns, rows]) = (size, part);
     let part_size = [columns.len(), rows.len()];
     let across = (from_width != width).then(|| spans(from_width, width, columns.clone(), filter));
-    let narrow = |y: usize| {
-        let row = canvas.row(y);
-        match &across {
-            Some(across) => resized_row(&row, across),
-            None => row[COLORS * columns.start..COLORS * columns.end].to_vec(),
-        }
+    let narrow = |y: usize| match (&across, canvas.pixels(y)) {
+        (Some(across), Some(row)) => resized_row(row, canvas, across),
+        (Some(_), None) => canvas.color().repeat(columns.len()),
+        (None, _) => canvas.row(y)[COLORS * columns.start..COLORS * columns.end].to_vec(),
     };
     let pixels = if from_height == height {
         rows.flat_map(narrow).collect()
@@ -132,18 +134,33 @@ fn resized_down(spans: &[Span], source: impl Fn(usize) -> Vec<u8>) -> Vec<u8> {
     pixels
 }
 
-/// A row in another width.
-fn resized_row(row: &[u8], spans: &[Span]) -> Vec<u8> {
-    let pixel = |span: &Span| {
-        let mut sums = [0; COLORS];
-        for (pixel, weight) in row[span.first * COLORS..].chunks_exact(COLORS).zip(&span.weights) {
-            for (sum, color) in sums.iter_mut().zip(pixel) {
-                *sum += i32::from(*color) * weight;
-            }
+/// A row of the image in another width. What is around it counts as a whole, so that the time is that of its own pixels.
+fn resized_row(row: &[u8], canvas: &Canvas<'_>, spans: &[Span]) -> Vec<u8> {
+    spans.iter().flat_map(|span| span.color(row, canvas.left(), canvas.color())).collect()
+}
+
+impl Span {
+    /// The pixel that a span makes of a row that begins at `left` and has pixels of the color `around` on both sides.
+    fn color(&self, row: &[u8], left: usize, around: [u8; COLORS]) -> [u8; COLORS] {
+        let end = (self.first + self.weights.len()).min(left + row.len() / COLORS);
+        let first = self.first.max(left).min(end);
+        let weights = self.weights[first - self.first.min(first)..].iter().take(end - first);
+        let pixels = row[COLORS * first.saturating_sub(left)..].chunks_exact(COLORS);
+        let (mut sums, mut outside) = ([0; COLORS], self.total);
+        for (pixel, weight) in pixels.zip(weights) {
+            outside -= weight;
+            add(&mut sums, pixel, *weight);
         }
+        add(&mut sums, &around, outside);
         sums.map(color)
-    };
-    spans.iter().flat_map(pixel).collect()
+    }
+}
+
+/// Adds a weighted pixel.
+fn add(sums: &mut [i32; COLORS], pixel: &[u8], weight: i32) {
+    for (sum, color) in sums.iter_mut().zip(pixel) {
+        *sum += i32::from(*color) * weight;
+    }
 }
 
 /// Appends the weighted sum of rows.
@@ -218,6 +235,18 @@ mod tests {
             let whole = resized(&Canvas::of(&source), size, Filter::Bicubic);
             let part = resized_part(&Canvas::of(&source), size, [1..4, 1..3], Filter::Bicubic);
             assert_eq!(part, whole.part([1, 1], [3, 2]), "{size:?}");
+        }
+    }
+
+    #[test]
+    fn the_area_around_an_image_has_its_color() {
+        let image = RgbImage { width: 3, height: 9, pixels: (0..81).map(|value| (value * 59 % 256) as u8).collect() };
+        let canvas = Canvas::square(&image, [1, 2, 3]);
+        let whole = RgbImage { width: 9, height: 9, pixels: (0..9).flat_map(|y| canvas.row(y).to_vec()).collect() };
+        for size in [[4, 4], [30, 20], [2, 9], [9, 2]] {
+            for filter in FILTERS {
+                assert_eq!(resized(&canvas, size, filter), resized(&Canvas::of(&whole), size, filter), "{size:?}");
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use super::error::VisionError;
 use super::family::{DivisionKeys, Family};
 use super::patches::Patches;
+use super::positions::{Encoding, Rotation};
 use crate::checkpoint::Checkpoint;
 use crate::load::LoadError;
 
@@ -62,19 +63,13 @@ impl TowerSizes {
         let keys = Keys(file);
         let side = keys.within("patch_size", 1, MOST_PATCH)?;
         let image = keys.within("image_size", side, MOST_GRID * side)?;
-        let merge = match keys.optional("projector.scale_factor")? {
-            Some(_) => keys.within("projector.scale_factor", 1, MOST_MERGE)?,
-            None => family.merge,
-        };
+        let merge = keys.merge()?.unwrap_or(family.merge);
         let grid = image / side;
         if grid % merge != 0 {
             return Err(keys.fault("image_size", image, format!("a multiple of {merge} patches of {side} pixels")));
         }
         let hidden = keys.within("embedding_length", 1, 1 << 16)?;
-        let heads = keys.within("attention.head_count", 1, hidden)?;
-        if hidden % heads != 0 {
-            return Err(keys.fault("attention.head_count", heads, format!("a divisor of {hidden}")));
-        }
+        let heads = keys.heads(hidden, family.positions)?;
         let (layers, has_last_layer) = keys.layers()?;
         let [mean, deviation] = [keys.colors("image_mean")?, keys.colors("image_std")?];
         Ok(TowerSizes {
@@ -87,8 +82,14 @@ impl TowerSizes {
             heads,
             epsilon: file.f32(&key("attention.layer_norm_epsilon"))?,
             activation: keys.activation()?,
-            division: keys.division(grid * side)?,
+            division: keys.division(grid * side, merge * side)?,
         })
+    }
+
+    /// The rotation of queries and keys, in a tower that has it.
+    #[must_use]
+    pub fn rotation(&self) -> Rotation {
+        Rotation { heads: self.heads, head_dim: self.hidden / self.heads }
     }
 
     /// Pixels of a side of a tile.
@@ -123,6 +124,28 @@ impl Keys<'_> {
             Ok(value)
         } else {
             Err(self.fault(name, value, format!("between {least} and {most}")))
+        }
+    }
+
+    /// Patches of a side of the square that becomes one row, where the file says so.
+    fn merge(&self) -> Result<Option<usize>, LoadError> {
+        for name in ["projector.scale_factor", "spatial_merge_size"] {
+            if self.optional(name)?.is_some() {
+                return self.within(name, 1, MOST_MERGE).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The number of heads. Rotations need heads of whole quarters.
+    fn heads(&self, hidden: usize, positions: Encoding) -> Result<usize, LoadError> {
+        const NAME: &str = "attention.head_count";
+        let heads = self.within(NAME, 1, hidden)?;
+        let quarters = if positions == Encoding::Rotation { 4 } else { 1 };
+        if hidden % (heads * quarters) == 0 {
+            Ok(heads)
+        } else {
+            Err(self.fault(NAME, heads, format!("a divisor of {}", hidden / quarters)))
         }
     }
 
@@ -164,9 +187,10 @@ impl Keys<'_> {
         }
     }
 
-    fn division(&self, side: usize) -> Result<DivisionKeys, LoadError> {
+    fn division(&self, side: usize, multiple: usize) -> Result<DivisionKeys, LoadError> {
         let keys = DivisionKeys {
             side,
+            multiple,
             longest: self.optional("preproc_image_size")?,
             fewest_tiles: self.optional("preproc_min_tiles")?,
             most_tiles: self.optional("preproc_max_tiles")?,

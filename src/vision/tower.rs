@@ -14,11 +14,14 @@ use cuelight_shaders::embed::Embed;
 use cuelight_shaders::glu::{Activation, Glu};
 use cuelight_shaders::layer_norm::LayerNorm;
 use cuelight_shaders::matmul::Linear;
+use cuelight_shaders::reorder_columns::ReorderColumns;
 use cuelight_shaders::rms_norm::RmsNorm;
 use cuelight_shaders::scale::Scale;
 use cuelight_shaders::scale_columns::ScaleColumns;
 use cuelight_shaders::weight::Weight;
 
+use super::family::Family;
+use super::positions::Encoding;
 use super::sizes::{TowerActivation, TowerSizes};
 use crate::graph::{Graph, ValueId};
 use crate::model::builder::BuildError;
@@ -37,8 +40,10 @@ pub struct TowerBuilder<'a, 'b> {
     pub graph: Graph,
     /// The sizes of the tower.
     pub sizes: &'a TowerSizes,
-    /// The GELU of the family.
-    pub gelu: Pointwise,
+    /// How its layers are built.
+    pub family: &'static Family,
+    /// The factors of rotated queries and keys, and of the other values of their pairs.
+    pub rotation: Option<[ValueId; 2]>,
 }
 
 /// Whether the first row of a tile is that of a class token, which has no patch.
@@ -65,7 +70,10 @@ impl TowerBuilder<'_, '_> {
             x = self.layer(&format!("v.blk.{layer}"), x)?;
         }
         if self.sizes.has_last_layer {
-            self.optional_norm("v.post_ln", x)?;
+            x = self.optional_norm("v.post_ln", x)?;
+        }
+        if let Some(stem) = self.family.norm_before_merging {
+            self.optional_norm(stem, x)?;
         }
         Ok(())
     }
@@ -74,9 +82,15 @@ impl TowerBuilder<'_, '_> {
     fn embed_patches(&mut self) -> Result<ValueId, BuildError> {
         let TowerSizes { patches, hidden, .. } = self.sizes;
         let pixels = self.graph.take(patches.width());
+        if self.family.positions == Encoding::Rotation {
+            self.rotation = Some([*hidden; 2].map(|width| self.graph.take(width)));
+        }
         let kernel = self.weights.flattened("v.patch_embd.weight", *hidden, patches.width())?;
         let bias = self.weights.optional_vector("v.patch_embd.bias", *hidden)?;
         let x = self.graph.push_one(Linear::new(vec![kernel], vec![bias.clone()])?, &[pixels])?;
+        if self.rotation.is_some() {
+            return Ok(x);
+        }
         let table = self.position_table(bias)?;
         let positions = self.graph.push_one(Embed::new(table, 1.0), &[])?;
         Ok(self.graph.push_one(Add, &[x, positions])?)
@@ -154,6 +168,7 @@ impl TowerBuilder<'_, '_> {
         let [query, key, value] = self.queries_keys_values(stem, x)?;
         let query = self.optional_norm(&format!("{stem}.attn_q_norm"), query)?;
         let key = self.optional_norm(&format!("{stem}.attn_k_norm"), key)?;
+        let [query, key] = [self.rotate(query)?, self.rotate(key)?];
         let kv = kv_shape(self.sizes);
         let op = Attention {
             layer: SHARED_LAYER,
@@ -170,6 +185,18 @@ impl TowerBuilder<'_, '_> {
         };
         let attended = self.graph.push_one(op.checked()?, &[query, key, value])?;
         Ok(self.linear(&[(format!("{stem}.attn_out"), hidden)], attended)?[0])
+    }
+
+    /// Each value times its factor, plus the other one of its pair times that one's.
+    fn rotate(&mut self, x: ValueId) -> Result<ValueId, BuildError> {
+        let Some([own, of_partner]) = self.rotation else { return Ok(x) };
+        let order = self.sizes.rotation().partners();
+        let partners = self.graph.push_one(ReorderColumns::new(order.into()), &[x])?;
+        let times = |factors: ValueId, x: ValueId, graph: &mut Graph| {
+            graph.push_one(Glu::new(Activation::Bilinear), &[factors, x])
+        };
+        let (x, partners) = (times(own, x, &mut self.graph)?, times(of_partner, partners, &mut self.graph)?);
+        Ok(self.graph.push_one(Add, &[x, partners])?)
     }
 
     fn queries_keys_values(&mut self, stem: &str, x: ValueId) -> Result<[ValueId; 3], BuildError> {
@@ -199,7 +226,8 @@ impl TowerBuilder<'_, '_> {
         let (up, down) = if are_exchanged { (down, up) } else { (up, down) };
         let fed = if self.weights.has(&format!("{gate}.weight")) {
             let fed = self.linear(&[(gate, feed_forward), (up, feed_forward)], x)?;
-            self.graph.push_one(Glu::new(Activation::Silu), &fed)?
+            let gate = self.activate(fed[0])?;
+            self.graph.push_one(Glu::new(Activation::Bilinear), &[gate, fed[1]])?
         } else {
             let fed = self.linear(&[(up, feed_forward)], x)?[0];
             self.activate(fed)?
@@ -210,7 +238,7 @@ impl TowerBuilder<'_, '_> {
     fn activate(&mut self, x: ValueId) -> Result<ValueId, BuildError> {
         const QUICK_GELU_SLOPE: f32 = 1.702;
         let function = match self.sizes.activation {
-            TowerActivation::Gelu => self.gelu,
+            TowerActivation::Gelu => self.family.gelu,
             TowerActivation::Silu => Pointwise::Silu,
             TowerActivation::QuickGelu => {
                 let gate = self.graph.push_one(Scale::new(QUICK_GELU_SLOPE), &[x])?;

@@ -34,6 +34,7 @@ from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImagePr
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 import families
@@ -43,7 +44,7 @@ from checkpoint import Checkpoint, rope, sizes
 
 SIZE = 320
 # Width and height; the first has its rows compared and is in the prompt.
-IMAGES = [(61, 37), (20, 50), (28, 28), (3, 1)]
+IMAGES = [(61, 37), (20, 50), (28, 28), (9, 5)]
 PROMPT = "<|im_start|>user\nThe harbour {} was quiet before the storm.<|im_end|>\n<|im_start|>assistant\n"
 CONTINUATION = 12
 TEXT = dict(vocab_size=SIZE, hidden_size=32, intermediate_size=48, num_hidden_layers=2)
@@ -78,6 +79,9 @@ class Vision:
     writes_own_file: bool = False
     rounded: bool = False
     marks_rows: bool = False
+    # Whether the processor returns the size of images, which the model takes.
+    takes_sizes: bool = False
+    has_directory: bool = True
 
 
 def smolvlm_text(returned: dict, vision: Vision) -> str:
@@ -91,6 +95,11 @@ def gemma_text(returned: dict, vision: Vision) -> str:
 
 def internvl_text(returned: dict, vision: Vision) -> str:
     return f"<img>{vision.row_token * vision.rows_of_tile * int(returned['num_patches'][0])}</img>"
+
+
+def pixtral_text(returned: dict, vision: Vision) -> str:
+    height, width = (int(length) // 14 for length in returned["image_sizes"][0])
+    return "[IMG_BREAK]".join([vision.row_token * width] * height) + "[IMG_END]"
 
 
 def llava_text(returned: dict, vision: Vision) -> str:
@@ -121,7 +130,7 @@ MODELS = {
         rounded=True,
     ),
     "gemma3": Vision(
-        Checkpoint(families.GEMMA3, families.GEMMA3_SIZES | TEXT | dict(layer_types=["sliding_attention", "full_attention"]),
+        Checkpoint(families.GEMMA3, families.GEMMA3_SIZES | TEXT | dict(num_hidden_layers=6),
                    {"*": Format.F16}),
         transformers.Gemma3ForConditionalGeneration,
         lambda text, token: transformers.Gemma3Config(
@@ -147,6 +156,19 @@ MODELS = {
         changes=internvl_changes,
         preprocessor=dict(size={"height": 28, "width": 28}, max_patches=4),
         published=("", "model."),
+    ),
+    "pixtral": Vision(
+        Checkpoint(families.MISTRAL, sizes(**TEXT, rms_norm_eps=1e-5, rope_parameters=rope()), {"*": Format.F16}),
+        transformers.Mistral3ForConditionalGeneration,
+        lambda text, token: transformers.Mistral3Config(
+            text_config=text, vision_config=transformers.PixtralVisionConfig(**TOWER | dict(num_hidden_layers=3, image_size=56, head_dim=8, hidden_act="silu")),
+            image_token_index=token, spatial_merge_size=2, tie_word_embeddings=False),
+        "model.language_model.",
+        PixtralImageProcessorPil(size={"longest_edge": 56}, patch_size={"height": 14, "width": 14}, **COLORS),
+        ["[IMG]", "[IMG_BREAK]", "[IMG_END]"],
+        "[IMG]", "[IMG]", 0, pixtral_text, 2,
+        takes_sizes=True,
+        has_directory=False,
     ),
     "llava": Vision(
         Checkpoint(families.LLAMA, sizes(**TEXT, rope_parameters=rope()), {"*": Format.F16}),
@@ -321,7 +343,7 @@ def write_clip(path: Path, vision: Vision, model: torch.nn.Module) -> None:
     writer.close()
 
 
-def write_tower(path: Path, vision: Vision, model: torch.nn.Module, llama_cpp: Path) -> None:
+def write_tower(path: Path, vision: Vision, model: torch.nn.Module, tokenizer, llama_cpp: Path) -> None:
     """The file of the tower, and its directory without the language model."""
     with tempfile.TemporaryDirectory() as name:
         # The converter writes the name of the directory into the file.
@@ -335,10 +357,14 @@ def write_tower(path: Path, vision: Vision, model: torch.nn.Module, llama_cpp: P
         safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         (folder / "config.json").write_text(json.dumps(config))
         (folder / "preprocessor_config.json").write_text(json.dumps(COLORS | (vision.preprocessor or {})) + "\n")
+        tokenizer.save(str(folder / "tokenizer.json"))
+        (folder / "tokenizer_config.json").write_text("{}")
         if vision.writes_own_file:
             write_clip(path, vision, model)
         else:
             convert(folder, path, llama_cpp)
+        if not vision.has_directory:
+            return
         directory = path.parent / "directory"
         directory.mkdir(exist_ok=True)
         for kept in ("config.json", "preprocessor_config.json"):
@@ -351,29 +377,29 @@ def write_tower(path: Path, vision: Vision, model: torch.nn.Module, llama_cpp: P
 class Seen:
     """A model with an image in its prompt, with the interface that `oracle` expects."""
 
-    def __init__(self, model: torch.nn.Module, vision: Vision, pixels: torch.Tensor, token: int):
-        self.model, self.vision, self.pixels, self.token = model, vision, pixels, token
+    def __init__(self, model: torch.nn.Module, vision: Vision, taken: dict, token: int):
+        self.model, self.vision, self.taken, self.token = model, vision, taken, token
 
     def __call__(self, input_ids: torch.Tensor, use_cache: bool):
         marks = {"token_type_ids": (input_ids == self.token).long()} if self.vision.marks_rows else {}
-        return self.model(input_ids=input_ids, pixel_values=self.pixels, use_cache=use_cache, **marks)
+        return self.model(input_ids=input_ids, use_cache=use_cache, **self.taken, **marks)
 
 
 @torch.inference_mode()
-def rows_of(model: torch.nn.Module, vision: Vision, pixels: torch.Tensor) -> np.ndarray:
+def rows_of(model: torch.nn.Module, vision: Vision, taken: dict) -> np.ndarray:
     layer = {"vision_feature_layer": -2, "vision_feature_select_strategy": "default", "output_hidden_states": True}
     options = layer if "llava" in type(model).__module__ else {}
-    found = model.model.get_image_features(pixel_values=pixels, **options).pooler_output
+    found = model.model.get_image_features(**taken, **options).pooler_output
     found = torch.cat([tile.reshape(-1, tile.shape[-1]) for tile in found])
     return found.numpy()
 
 
-def processed(vision: Vision, size: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor, str]:
+def processed(vision: Vision, size: tuple[int, int]) -> tuple[dict, torch.Tensor, str]:
     """What the model takes, the tiles in its colors, and the text."""
     returned = vision.processor(images=[image(*size)], return_tensors="pt")
     pixels = returned["pixel_values"].float()
-    tiles = pixels.reshape(-1, *pixels.shape[-3:])
-    return pixels, tiles, vision.expanded(returned, vision)
+    taken = {"pixel_values": pixels} | ({"image_sizes": returned["image_sizes"]} if vision.takes_sizes else {})
+    return taken, pixels.reshape(-1, *pixels.shape[-3:]), vision.expanded(returned, vision)
 
 
 def digits(tile: torch.Tensor) -> str:
@@ -390,20 +416,20 @@ def generate(name: str, vision: Vision, llama_cpp: Path) -> None:
     token = tokenizer.token_to_id(vision.row_token)
     config, text_state = write_text(folder / "text.gguf", name, vision, rng)
     model = whole_model(vision, config, text_state, token, rng)
-    write_tower(folder / "mmproj.gguf", vision, model, llama_cpp)
+    write_tower(folder / "mmproj.gguf", vision, model, tokenizer, llama_cpp)
     if vision.rounded:
         store_rounded(folder / "mmproj.gguf", folder / "mmproj-q8_0.gguf")
     images = []
     for index, size in enumerate(IMAGES):
-        pixels, tiles, text = processed(vision, size)
+        taken, tiles, text = processed(vision, size)
         is_first = index == 0
-        rows = rows_of(model, vision, pixels).reshape(-1).tolist() if is_first or len(tiles) == 1 and index == 1 else []
+        rows = rows_of(model, vision, taken).reshape(-1).tolist() if is_first or len(tiles) == 1 and index == 1 else []
         kept = tiles if is_first or len(tiles) == 1 else []
         images.append(dict(width=size[0], height=size[1], text=text, tiles=[digits(tile) for tile in kept],
                            rows=[oracle.rounded(value) for value in rows]))  # fmt: skip
-    pixels, _, text = processed(vision, IMAGES[0])
+    taken, _, text = processed(vision, IMAGES[0])
     tokens = tokenizer.encode(PROMPT.format(text)).ids
-    seen = Seen(model, vision, pixels, token)
+    seen = Seen(model, vision, taken, token)
     oracle.write_json(folder / "expected.json", {
         "oracle": f"transformers {transformers.__version__} {type(model).__name__}, float32",
         "sha256": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.glob("*.gguf"))},

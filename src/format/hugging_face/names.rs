@@ -104,6 +104,7 @@ const CAUSAL_LAYER: &[Rule] = &[("layer_scalar", "enc_layer_output_scale.weight"
 /// What models put before the names of their text model.
 const PREFIXES: &[&str] = &[
     "model.language_model.",
+    "model.text_model.",
     "language_model.model.",
     "language_model.",
     "model.decoder.",
@@ -125,6 +126,7 @@ const OTHER_PARTS: &[&str] = &[
     "vision_model.",
     "embed_vision.",
     "multi_modal_projector.",
+    "connector.",
     "vit_large_projector.",
     "audio_tower.",
     "embed_audio.",

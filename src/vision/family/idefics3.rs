@@ -4,16 +4,19 @@
 
 use cuelight_shaders::activate::Pointwise;
 
-use super::{Family, HeadOp, Merging};
+use super::spec::{Family, HeadOp, Merging};
 use crate::vision::ImagePart;
 use crate::vision::division::Division;
 use crate::vision::parts::{Arrangement, Parts};
+use crate::vision::positions::Encoding;
 use crate::vision::resample::Filter;
 
 pub(super) const FAMILY: Family = Family {
     projector: "idefics3",
     tower: "SigLIP",
     gelu: Pointwise::GeluTanh,
+    positions: Encoding::Table,
+    norm_before_merging: None,
     merging: Merging::Joined,
     merge: 2,
     head: &[HeadOp::Linear("mm.model.fc")],

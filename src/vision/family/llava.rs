@@ -4,16 +4,19 @@
 
 use cuelight_shaders::activate::Pointwise;
 
-use super::{Family, HeadOp, Merging};
+use super::spec::{Family, HeadOp, Merging};
 use crate::vision::ImagePart;
 use crate::vision::division::Division;
 use crate::vision::parts::{Arrangement, Parts};
+use crate::vision::positions::Encoding;
 use crate::vision::resample::Filter;
 
 pub(super) const FAMILY: Family = Family {
     projector: "mlp",
     tower: "CLIP",
     gelu: Pointwise::Gelu,
+    positions: Encoding::Table,
+    norm_before_merging: None,
     merging: Merging::Joined,
     merge: 1,
     head: &[HeadOp::Linear("mm.0"), HeadOp::Gelu, HeadOp::Linear("mm.2")],

@@ -7,84 +7,14 @@ mod gemma3;
 mod idefics3;
 mod internvl;
 mod llava;
+mod pixtral;
+mod spec;
 
-use cuelight_shaders::activate::Pointwise;
-
-use super::ImagePart;
-use super::division::Division;
-use super::parts::Arrangement;
-use super::resample::Filter;
-
-/// How the vision towers of one projector are built.
-#[derive(Debug)]
-pub struct Family {
-    /// The value of `clip.projector_type`.
-    pub projector: &'static str,
-    /// The tower for people.
-    pub tower: &'static str,
-    /// What the key `clip.use_gelu` means.
-    pub gelu: Pointwise,
-    /// How neighbouring patches become one row.
-    pub merging: Merging,
-    /// Patches of a side of the square that becomes one row, unless the file says otherwise.
-    pub merge: usize,
-    /// What turns merged rows into embedding rows.
-    pub head: &'static [HeadOp],
-    /// How images become tiles, for tiles of `side` pixels.
-    pub division: fn(&DivisionKeys) -> Division,
-    /// How they are resized.
-    pub filter: Filter,
-    /// What the chat template writes for an image.
-    pub placeholder: &'static str,
-    /// The token at the rows of an image.
-    pub row_token: &'static str,
-    /// Whether the rows of an image see each other.
-    pub rows_see_each_other: bool,
-    /// What takes the place of the placeholder.
-    pub parts: fn(&Arrangement) -> Vec<ImagePart>,
-}
-
-/// How neighbouring patches become one row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Merging {
-    /// Their values one after the other, row by row of the square.
-    Joined,
-    /// The mean of their values.
-    Mean,
-}
-
-/// A part of what turns merged rows into embedding rows. Tensors are named without `.weight` and `.bias`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum HeadOp {
-    /// A layer norm with this epsilon.
-    LayerNorm(&'static str, f32),
-    /// A root-mean-square norm with the epsilon of the tower.
-    RmsNorm(&'static str),
-    /// A matrix, with a bias where the file has one.
-    Linear(&'static str),
-    /// A matrix that is stored with a row for each input.
-    LinearOfColumns(&'static str),
-    /// The exact GELU.
-    Gelu,
-}
-
-/// What a file says of the division of images.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct DivisionKeys {
-    /// Pixels of a side of a tile.
-    pub side: usize,
-    /// Pixels of the longest side before an image is divided.
-    pub longest: Option<usize>,
-    /// Fewest tiles.
-    pub fewest_tiles: Option<usize>,
-    /// Most tiles.
-    pub most_tiles: Option<usize>,
-    /// Whether the sides of an image that are longer than a tile are cut off. Otherwise the others are padded.
-    pub is_cropped: bool,
-}
+pub use spec::{DivisionKeys, Family, HeadOp, Merging};
 
 /// All families.
-pub const FAMILIES: &[&Family] = &[&idefics3::FAMILY, &gemma3::FAMILY, &internvl::FAMILY, &llava::FAMILY];
+pub const FAMILIES: &[&Family] =
+    &[&idefics3::FAMILY, &gemma3::FAMILY, &internvl::FAMILY, &llava::FAMILY, &pixtral::FAMILY];
 
 /// The family of a projector.
 #[must_use]
