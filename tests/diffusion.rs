@@ -11,7 +11,7 @@ use cuelight_engine::engine::{
     Canvas, DenoisedRow, Engine, LogitsWanted, Progress, RowSamplingParams, SampledToken, SequenceRows, Step, StepId,
     StepOutput, TokenId,
 };
-use cuelight_engine::load::{ComputeDevice, CpuExperts, Devices, CompanionMemory, Kernel, KvType, LoadOptions, plan};
+use cuelight_engine::load::{CompanionMemory, ComputeDevice, CpuExperts, Devices, Kernel, KvType, LoadOptions, plan};
 use cuelight_engine::sample::{Denoised, Denoising, DenoisingRule};
 use serde::Deserialize;
 

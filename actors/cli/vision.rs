@@ -96,7 +96,7 @@ fn has_vision(directory: &Path) -> Option<PathBuf> {
 /// Checks that the rows of a tower are those of a model.
 fn check(spec: &ImageSpec, tower: &Path, model: &LoadPlan) -> Result<(), String> {
     let (tower, path) = (tower.display(), model.path().display());
-    let width = model.limits().embedding_width;
+    let width = model.limits().embeddings.map_or(0, |limits| limits.values());
     if spec.width != width {
         return Err(format!(
             "{tower} does not belong to {path}: its rows have {} values, and those of the model {width}",

@@ -1,13 +1,15 @@
 //! Requests with images: rows that take the place of tokens.
 
-use cuelight_engine::engine::{EmbeddingRows, SequenceRows};
+use cuelight_engine::engine::{EmbeddingLimits, EmbeddingRows, SequenceRows};
 
 use super::world::{World, hash, hash_input};
 use super::*;
 use crate::core::prompt_images::{EncodedImage, ImageRun, PromptImages};
 
 /// Values of a row.
-pub(super) const WIDTH: usize = 2;
+const WIDTH: usize = 2;
+
+pub(super) const EMBEDDINGS: EmbeddingLimits = EmbeddingLimits { width: WIDTH, deep_layers: 0 };
 
 /// An image of some rows, which differ from each other and from those of other images.
 fn image(number: u64, rows: usize) -> EncodedImage {
@@ -75,7 +77,7 @@ pub(super) fn inputs_of_tokens(tokens: &[TokenId], images: &PromptImages) -> Vec
 }
 
 fn image_limits() -> EngineLimits {
-    EngineLimits { embedding_width: WIDTH, ..large_limits() }
+    EngineLimits { embeddings: Some(EMBEDDINGS), ..large_limits() }
 }
 
 fn with_images(submission: Submission, runs: Vec<ImageRun>, see_each_other: bool) -> Submission {

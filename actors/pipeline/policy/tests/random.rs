@@ -3,7 +3,7 @@
 use cuelight_engine::engine::{HiddenLimits, HiddenRows};
 use proptest::prelude::*;
 
-use super::images::{WIDTH, random_images};
+use super::images::{EMBEDDINGS, random_images};
 use super::tiers::peer;
 use super::*;
 use crate::core::prompt_images::PromptImages;
@@ -87,7 +87,7 @@ impl World {
                     _ => None,
                 };
                 let images = match hidden {
-                    None if self.limits.embedding_width > 0 => random_images(like, prompt_tokens, priority > 0),
+                    None if self.limits.embeddings.is_some() => random_images(like, prompt_tokens, priority > 0),
                     _ => PromptImages::default(),
                 };
                 // There are few different prompts, so that many have a prefix in common.
@@ -203,9 +203,9 @@ proptest! {
             prefill_chunk_tokens: chunk, steps_in_flight, steps_at_executor, prefix_cache, speculation, ..CONFIG
         };
         let hidden = HiddenLimits { width: 4, max_rows: 8, ..HiddenLimits::default() };
-        let embedding_width = if takes_images { WIDTH } else { 0 };
+        let embeddings = takes_images.then_some(EMBEDDINGS);
         let mut world =
-            World::new(config, EngineLimits { kv_blocks, state_slots, hidden, embedding_width, ..limits() });
+            World::new(config, EngineLimits { kv_blocks, state_slots, hidden, embeddings, ..limits() });
         world.stops = true;
         world.repeats = repeats;
         world.forces = forces;
