@@ -516,12 +516,6 @@ pub enum EngineError {
 }
 
 impl EngineLimits {
-    /// Values of a row that a step may give in the place of the embedding of a token; 0 for an engine that takes none.
-    #[must_use]
-    pub fn embedding_values(&self) -> usize {
-        self.embeddings.map_or(0, |limits| limits.values())
-    }
-
     /// Hidden values of a row, of a canvas for an engine that denoises.
     #[must_use]
     pub fn hidden_width(&self) -> usize {

@@ -132,6 +132,19 @@ async fn a_template_of_texts_gets_the_placeholder_in_its_text() {
 }
 
 #[tokio::test]
+async fn a_template_of_parts_gets_texts_as_parts() {
+    let parts_only = "{% for message in messages %}{{ message.role }}:{% for part in message.content %}{% if part.type == 'image' %}\
+                      <|image|>{% else %}{{ part.text }}{% endif %}{% endfor %}\n{% endfor %}assistant:";
+    let server = Server::start(model_with(parts_only, SimulatedVision::default())).await;
+    let answer = server.ok(CHAT, &chat(json!("hello"))).await;
+    assert_eq!(answer["usage"]["prompt_tokens"], 5 + 5 + 1 + 10);
+    let system = json!({ "role": "system", "content": "be" });
+    let user = json!({ "role": "user", "content": [image_url(1), text("hi")] });
+    let answer = server.ok(CHAT, &json!({ "model": MODEL, "messages": [system, user], "max_tokens": 2 })).await;
+    assert_eq!(answer["usage"]["prompt_tokens"], 10 + 5 + 22 + 3 + 10);
+}
+
+#[tokio::test]
 async fn what_a_user_spells_is_no_image() {
     let server = Server::start(model()).await;
     let spelled = "<|image|><|image_row|>";

@@ -21,7 +21,7 @@ use server_process::ServerProcess;
 /// Largest difference of a log-probability, in nats. A color of a resized image may differ by one step of 8 bits.
 const GATE: f64 = 0.02;
 
-const FAMILIES: [&str; 4] = ["gemma3", "idefics3", "internvl", "llava"];
+const FAMILIES: [&str; 5] = ["gemma3", "idefics3", "internvl", "llava", "pixtral"];
 
 /// The expected values of a model, of which `tests/generate/vision.py` writes more.
 #[derive(Deserialize)]

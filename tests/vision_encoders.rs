@@ -7,9 +7,15 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use cuelight_engine::engine::{
+    BLOCK_TOKENS, EmbeddingRows, Engine, LogitsWanted, Progress, SequenceRows, Step, StepId, TokenId,
+};
 use cuelight_engine::format::gguf::write::GgufBuilder;
-use cuelight_engine::load::{ActivationBits, ComputeDevice, Kernel, LoadCancel, LoadError, Tuning, VulkanOptions};
+use cuelight_engine::load::{
+    self, ActivationBits, ComputeDevice, Kernel, KvType, LoadCancel, LoadError, LoadOptions, Tuning, VulkanOptions,
+};
 use cuelight_engine::vision::{ImageError, ImagePart, PreparedImage, RgbImage, Tile, VisionOptions, plan};
 use proptest::prelude::*;
 use serde::Deserialize;
@@ -43,7 +49,20 @@ struct Expected {
     image_std: [f32; 3],
     patch: usize,
     merge: usize,
+    row_token_id: TokenId,
+    rows_see_each_other: bool,
     images: Vec<ExpectedImage>,
+    prompts: Vec<ExpectedPrompt>,
+}
+
+/// The log-probabilities of a prompt with the first image.
+#[derive(Deserialize)]
+struct ExpectedPrompt {
+    tokens: Vec<TokenId>,
+    /// Of each next token.
+    logprobs: Vec<f32>,
+    /// The best tokens after the last one.
+    top: Vec<(TokenId, f32)>,
 }
 
 #[derive(Deserialize)]
@@ -102,7 +121,7 @@ fn image(width: u32, height: u32) -> RgbImage {
 fn text(image: &PreparedImage, row_token: &str) -> String {
     let of_part = |part: &ImagePart| match part {
         ImagePart::Text(text) => text.clone(),
-        ImagePart::Rows(count) => row_token.repeat(*count),
+        rows => row_token.repeat(rows.rows()),
     };
     image.parts.iter().map(of_part).collect()
 }
@@ -150,8 +169,7 @@ fn images_are_prepared_as_by_transformers() {
         for of_image in &expected.images {
             let prepared = preparation.prepare(&image(of_image.width, of_image.height)).unwrap();
             assert_eq!(text(&prepared, &expected.row_token), of_image.text, "{}", expected.family);
-            let rows: usize =
-                prepared.parts.iter().map(|part| if let ImagePart::Rows(count) = part { *count } else { 0 }).sum();
+            let rows: usize = prepared.rows();
             assert!(rows <= spec.max_rows);
             if of_image.tiles.is_empty() {
                 continue;
@@ -221,6 +239,67 @@ fn rows_agree_with_transformers_on_a_device() {
         let on_device = |file: &str| VisionOptions { device: ComputeDevice::Vulkan(0), ..options(expected.path(file)) };
         for file in ["mmproj.gguf"].into_iter().chain(expected.rounded.iter().map(String::as_str)) {
             check(&expected, file, on_device(file), DEVICE_GATE);
+        }
+    }
+}
+
+/// The log-probabilities after each token of a prompt, whose rows of the image have these embeddings.
+fn log_probabilities(expected: &Expected, prompt: &ExpectedPrompt, rows: Arc<[f32]>) -> Vec<Vec<f32>> {
+    let options = LoadOptions {
+        kv_type: KvType::F32,
+        threads: 2,
+        takes_embeddings: true,
+        ..LoadOptions::new(expected.path("text.gguf"))
+    };
+    let mut engine = load::plan(&options).unwrap().load_engine(&mut |_| {}).unwrap();
+    let block_table: Vec<u32> = (0..prompt.tokens.len().div_ceil(BLOCK_TOKENS) as u32).collect();
+    let (mut first_position, mut used, mut all) = (0, 0, Vec::new());
+    let is_row = |token: &TokenId| *token == expected.row_token_id;
+    for (index, run) in (0..).zip(prompt.tokens.chunk_by(|a, b| is_row(a) == is_row(b))) {
+        let is_image = is_row(&run[0]);
+        let range = used..used + if is_image { run.len() } else { 0 };
+        used = range.end;
+        let given = EmbeddingRows { first: 0, values: Arc::clone(&rows), range };
+        let sequence = SequenceRows {
+            tokens: run.to_vec(),
+            first_position,
+            block_table: block_table.clone(),
+            logits: LogitsWanted::All,
+            embeddings: if is_image { vec![given] } else { Vec::new() },
+            sees_later: is_image && expected.rows_see_each_other,
+            ..SequenceRows::default()
+        };
+        first_position += run.len() as u32;
+        let step = Step { id: StepId(index), sequences: vec![sequence] };
+        let Progress::Done(output) = engine.begin(step).unwrap() else { panic!("the model has no experts") };
+        let of_row = |row: &[f32]| {
+            let sum: f64 = row.iter().map(|logit| f64::from(*logit).exp()).sum();
+            row.iter().map(|logit| (f64::from(*logit) - sum.ln()) as f32).collect::<Vec<f32>>()
+        };
+        all.extend(output.logits.chunks_exact(output.logits.len() / run.len()).map(of_row));
+    }
+    all
+}
+
+#[test]
+fn prompts_with_an_image_have_the_log_probabilities_of_transformers() {
+    for expected in all() {
+        let planned = plan(&options(expected.path("mmproj.gguf"))).unwrap();
+        let of_image = &expected.images[0];
+        let prepared = planned.preparation().prepare(&image(of_image.width, of_image.height)).unwrap();
+        let rows = planned.load(&LoadCancel::default()).unwrap().encode(&prepared, &LoadCancel::default()).unwrap();
+        for prompt in &expected.prompts {
+            let found = log_probabilities(&expected, prompt, rows.clone().into());
+            let of_next = |(row, next): (&Vec<f32>, &TokenId)| row[*next as usize];
+            let of_next: Vec<f32> = found.iter().zip(&prompt.tokens[1..]).map(of_next).collect();
+            let last = found.last().unwrap();
+            let [top, expected_top] = [
+                prompt.top.iter().map(|(token, _)| last[*token as usize]).collect::<Vec<f32>>(),
+                prompt.top.iter().map(|(_, logprob)| *logprob).collect(),
+            ];
+            let worst = distance(&of_next, &prompt.logprobs).max(distance(&top, &expected_top));
+            println!("{:12} {worst:8.1e}", expected.family);
+            assert!(worst <= 1e-3, "{}: {worst}", expected.family);
         }
     }
 }
@@ -307,7 +386,7 @@ fn sizes_that_no_tower_has_are_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn damaged_files_are_refused_or_planned(at in 0usize..6000, value in any::<u8>(), cut in any::<Option<u16>>()) {
         let mut bytes = std::fs::read(folder().join("internvl/mmproj.gguf")).unwrap();

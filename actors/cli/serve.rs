@@ -314,7 +314,7 @@ fn models_directory(path: &Path, args: &Args, context: &Context) -> Result<Model
     let named = args.models.iter().map(|argument| split_name(argument).1.to_owned());
     let store = Arc::new(HubStore::new(context.hub(), path.to_owned()).keeping(named));
     let known = store.clone();
-    let vision = VisionSettings { mmproj: None, ..VisionSettings::of_config(config) };
+    let vision = VisionSettings::of_config(config).of_each_model();
     let make = move |file: &Path| -> Arc<dyn ModelFactory> {
         let options = LoadOptions { source: Source::File(file.to_owned()), tier_bytes, ..options.clone() };
         let vision = vision.clone();

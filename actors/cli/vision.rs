@@ -23,7 +23,7 @@ use crate::pipeline::model_source::VisionModel;
 #[derive(Debug, Clone)]
 pub struct VisionSettings {
     /// The tower that is given; `None` for that of the model, if it has one.
-    pub mmproj: Option<PathBuf>,
+    mmproj: Option<PathBuf>,
     is_off: bool,
     /// Bytes of rows that are kept.
     cache_bytes: u64,
@@ -40,6 +40,12 @@ impl VisionSettings {
             cache_bytes: config.image_cache.0,
             device: config.device.0.first().copied().unwrap_or(ComputeDevice::Cpu),
         }
+    }
+
+    /// The same with the tower of each model, and not a given one.
+    #[must_use]
+    pub fn of_each_model(self) -> Self {
+        VisionSettings { mmproj: None, ..self }
     }
 
     /// The vision tower of a model: the given one, `published` with it, one next to its file, or that of its directory. One that
@@ -90,7 +96,7 @@ fn has_vision(directory: &Path) -> Option<PathBuf> {
 /// Checks that the rows of a tower are those of a model.
 fn check(spec: &ImageSpec, tower: &Path, model: &LoadPlan) -> Result<(), String> {
     let (tower, path) = (tower.display(), model.path().display());
-    let width = model.limits().embedding_values();
+    let width = model.limits().embeddings.map_or(0, |limits| limits.values());
     if spec.width != width {
         return Err(format!(
             "{tower} does not belong to {path}: its rows have {} values, and those of the model {width}",

@@ -36,13 +36,23 @@ pub struct ServedModel {
     pub adapters: Option<Arc<Adapters>>,
     /// The images of its prompts; `None` for a model that takes none.
     pub images: Option<Arc<ModelImages>>,
-    /// Whether its chat template takes messages as lists of parts, images among them. Found for the first image, because it needs a
-    /// rendering.
-    pub renders_parts: OnceCell<bool>,
+    /// How its chat template takes messages. Found for the first conversation of a model with images, because it needs renderings.
+    pub content_form: OnceCell<ContentForm>,
     /// The stop strings of requests that name none.
     pub stop: Arc<StopStrings>,
     /// How the model writes reasoning and tool calls. Found for the first chat, because it needs renderings.
     pub output_rules: OnceCell<OutputRules>,
+}
+
+/// How a chat template takes the content of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContentForm {
+    /// As a text.
+    Text,
+    /// As a text, or as a list of texts and images.
+    TextOrParts,
+    /// As a list of texts and images only.
+    Parts,
 }
 
 /// How a model writes reasoning and tool calls.
@@ -81,7 +91,7 @@ impl ServedModel {
             constraints,
             adapters: None,
             images: None,
-            renders_parts: OnceCell::new(),
+            content_form: OnceCell::new(),
             output_rules: OnceCell::new(),
         }
     }

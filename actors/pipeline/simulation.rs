@@ -540,7 +540,7 @@ impl SimulatedEngine {
             if sequence.hidden.len() != given {
                 return Err(invalid(step, format!("{} hidden values were given, not {given}", sequence.hidden.len())));
             }
-            let width = limits.embedding_values();
+            let width = limits.embeddings.map_or(0, |limits| limits.values());
             let is_given = |rows: &EmbeddingRows| {
                 width > 0
                     && rows.first + rows.range.len() <= sequence.tokens.len()
@@ -606,7 +606,7 @@ impl SimulatedEngine {
     /// see each other it also depends on the rows behind it.
     fn inputs(&self, sequence: &SequenceRows) -> Vec<u64> {
         let mut inputs: Vec<u64> = sequence.tokens.iter().map(|&token| mix(u64::from(token) + 1)).collect();
-        let width = self.model.limits.embedding_values().max(1);
+        let width = self.model.limits.embeddings.map_or(1, |limits| limits.values());
         for EmbeddingRows { first, values, range } in &sequence.embeddings {
             let rows = values.chunks_exact(width).skip(range.start).take(range.len());
             for (input, row) in inputs[*first..].iter_mut().zip(rows) {

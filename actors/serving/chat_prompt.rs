@@ -14,7 +14,7 @@ use super::image_insertion::{self, ImageForm, ImageSpan};
 use super::image_source::ImageField;
 use super::images::Parts;
 use super::prompt::PromptTokens;
-use crate::pipeline::runtime::ServedModel;
+use crate::pipeline::runtime::{ContentForm, ServedModel};
 
 /// A conversation and the inputs of its chat template.
 #[derive(Debug, Clone, PartialEq)]
@@ -126,13 +126,17 @@ impl ChatPrompt {
         let handle = tokio::runtime::Handle::current();
         on_blocking_thread(move || {
             let rendering = Rendering::of(&model, &cancellation)?;
+            let find = || async { rendering.content_form() };
+            let form = match model.images {
+                Some(_) => *handle.block_on(model.content_form.get_or_try_init(find))?,
+                None => ContentForm::Text,
+            };
             let rendered = match images.is_empty() {
-                true => self.render_for(&rendering, &model),
-                false => {
-                    let find = || async { rendering.takes_parts() };
-                    let takes_parts = *handle.block_on(model.renders_parts.get_or_try_init(find))?;
-                    self.render_with_images(&rendering, &model, &images, takes_parts)
+                true if form == ContentForm::Parts => {
+                    self.with_messages(as_parts(&self.messages)).render_for(&rendering, &model)
                 }
+                true => self.render_for(&rendering, &model),
+                false => self.render_with_images(&rendering, &model, &images, form),
             };
             drop(slot);
             read(&self, rendered?, &model, &images)
@@ -155,12 +159,17 @@ impl ChatPrompt {
         rendering: &Rendering<'_>,
         model: &ServedModel,
         images: &Parts,
-        takes_parts: bool,
+        form: ContentForm,
     ) -> Result<RenderedPrompt, ApiError> {
         let Some(model_images) = &model.images else { return Err(ApiError::Internal) };
-        let form = if takes_parts { ImageForm::Part } else { ImageForm::mark() };
-        let chat = ChatPrompt { messages: form.apply(&self.messages), ..self.clone() };
-        image_insertion::insert(&chat.render_for(rendering, model)?, &form, model_images.spec(), images)
+        let image_form = if form == ContentForm::Text { ImageForm::mark() } else { ImageForm::Part };
+        let messages = image_form.apply(&self.messages);
+        let chat = self.with_messages(if form == ContentForm::Parts { as_parts(&messages) } else { messages });
+        image_insertion::insert(&chat.render_for(rendering, model)?, &image_form, model_images.spec(), images)
+    }
+
+    fn with_messages(&self, messages: Value) -> Self {
+        ChatPrompt { messages, ..self.clone() }
     }
 
     /// The number of bytes of text to render and tokenise.
@@ -264,11 +273,25 @@ const MARK: &str = "Continue-From-Here ";
 /// The messages with the mark behind the text of the last. `None` if that has none.
 fn marked(messages: &Value) -> Option<Value> {
     let mut messages = messages.clone();
-    match messages.as_array_mut()?.last_mut()?.get_mut("content")? {
+    let content = messages.as_array_mut()?.last_mut()?.get_mut("content")?;
+    let last = if content.is_array() { content.as_array_mut()?.last_mut()?.get_mut("text")? } else { content };
+    match last {
         Value::String(text) if !text.trim().is_empty() => text.push_str(MARK),
         _ => return None,
     }
     Some(messages)
+}
+
+/// The messages with each text as a list of one part.
+fn as_parts(messages: &Value) -> Value {
+    let listed = |message: &Value| {
+        let mut message = message.clone();
+        if let Some(text) = message["content"].as_str() {
+            message["content"] = json!([{ "type": "text", "text": text }]);
+        }
+        message
+    };
+    messages.as_array().into_iter().flatten().map(listed).collect()
 }
 
 /// Where the text before the mark ends, as the template would have left it without the mark.
@@ -300,8 +323,9 @@ impl<'a> Rendering<'a> {
         Ok(Rendering { template, cancellation, model: &model.card.name })
     }
 
-    /// Whether the template takes a message as a list of parts: it then writes the text of a part, and something else for an image.
-    fn takes_parts(&self) -> Result<bool, ApiError> {
+    /// How the template takes the content of a message. If it takes parts, it writes the text of one, and something else for an
+    /// image.
+    fn content_form(&self) -> Result<ContentForm, ApiError> {
         const TEXT: &str = "Zebra-crossing";
         let render = |content: Value| {
             let messages = json!([{ "role": "user", "content": content }]);
@@ -324,7 +348,14 @@ impl<'a> Rendering<'a> {
         let is_text = |prompt: &String| {
             prompt.matches(TEXT).count() == 1 && !prompt.contains("\"type\"") && !prompt.contains("'type'")
         };
-        Ok(with.as_ref().is_some_and(is_text) && without.as_ref().is_some_and(is_text) && with != without)
+        let takes_parts =
+            with.as_ref().is_some_and(is_text) && without.as_ref().is_some_and(is_text) && with != without;
+        let takes_text = render(json!(TEXT))?.as_ref().is_some_and(is_text);
+        Ok(match (takes_parts, takes_text) {
+            (false, _) => ContentForm::Text,
+            (true, true) => ContentForm::TextOrParts,
+            (true, false) => ContentForm::Parts,
+        })
     }
 
     fn run(&self, inputs: &TemplateInputs<'_>) -> Result<RenderedPrompt, ApiError> {

@@ -81,11 +81,13 @@ pub(super) fn decode_base64(text: &str, path: &str, most: usize) -> Result<Vec<u
         true => text.split_ascii_whitespace().collect::<String>().into(),
         false => text.into(),
     };
-    if text.len() / 4 * 3 > most {
+    // Up to two characters of the last four are padding.
+    if text.len() / 4 * 3 > most.saturating_add(2) {
         return Err(too_large(path, most));
     }
-    let decoded = BASE64.decode(text.as_bytes());
-    decoded.map_err(|error| ApiError::invalid(path, format!("`{path}` is not valid base64: {error}")))
+    let invalid = |error| ApiError::invalid(path, format!("`{path}` is not valid base64: {error}"));
+    let decoded = BASE64.decode(text.as_bytes()).map_err(invalid)?;
+    if decoded.len() > most { Err(too_large(path, most)) } else { Ok(decoded) }
 }
 
 /// An image with more bytes than are accepted.

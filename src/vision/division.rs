@@ -2,8 +2,28 @@
 
 use super::RgbImage;
 use super::canvas::Canvas;
-use super::family::DivisionKeys;
 use super::resample::{Filter, resized, resized_part};
+
+/// What a file says of the division of images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DivisionKeys {
+    /// Pixels of a side of a tile; of the longest side of one with the proportions of the image.
+    pub side: usize,
+    /// Pixels of a side of the square that becomes one row.
+    pub multiple: usize,
+    /// Pixels of the longest side before an image is divided.
+    pub longest: Option<usize>,
+    /// Fewest tiles.
+    pub fewest_tiles: Option<usize>,
+    /// Most tiles.
+    pub most_tiles: Option<usize>,
+    /// Fewest pixels of an image.
+    pub fewest_pixels: Option<usize>,
+    /// Most pixels of an image.
+    pub most_pixels: Option<usize>,
+    /// Whether the sides of an image that are longer than a tile are cut off. Otherwise the others are padded.
+    pub is_cropped: bool,
+}
 
 /// How an image becomes tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -72,11 +72,13 @@ fn family_of(file: &dyn Checkpoint) -> Result<&'static Family, LoadError> {
     if architecture != "clip" {
         return Err(VisionError::NotVision { file: name(), found: architecture.to_owned() }.into());
     }
-    let projector = match file.optional_str("clip.projector_type")? {
+    let stated = match file.optional_str("clip.projector_type")? {
         None | Some("") => file.optional_str("clip.vision.projector_type")?,
         found => found,
     };
-    let projector = projector.ok_or_else(|| VisionError::NoTower { file: name() })?;
+    // The first files of LLaVA name no projector.
+    let is_llava = file.optional_bool("clip.has_llava_projector")?.unwrap_or_default();
+    let projector = stated.or(is_llava.then_some("mlp")).ok_or_else(|| VisionError::NoTower { file: name() })?;
     family::of(projector).ok_or_else(|| {
         VisionError::UnknownProjector { file: name(), found: projector.to_owned(), known: family::known() }.into()
     })

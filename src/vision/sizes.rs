@@ -2,8 +2,9 @@
 
 use std::fmt::Display;
 
+use super::division::DivisionKeys;
 use super::error::VisionError;
-use super::family::{DivisionKeys, Family};
+use super::family::Family;
 use super::patches::Patches;
 use super::positions::Encoding;
 use crate::checkpoint::Checkpoint;

@@ -150,7 +150,7 @@ MODELS = {
         rounded=True,
     ),
     "gemma3": Vision(
-        Checkpoint(families.GEMMA3, families.GEMMA3_SIZES | TEXT | dict(layer_types=["sliding_attention", "full_attention"]),
+        Checkpoint(families.GEMMA3, families.GEMMA3_SIZES | TEXT | dict(num_hidden_layers=6),
                    {"*": Format.F16}),
         transformers.Gemma3ForConditionalGeneration,
         lambda text, token: transformers.Gemma3Config(
@@ -182,7 +182,7 @@ MODELS = {
         transformers.Mistral3ForConditionalGeneration,
         lambda text, token: transformers.Mistral3Config(
             text_config=text, vision_config=transformers.PixtralVisionConfig(**TOWER | dict(num_hidden_layers=3, image_size=56, head_dim=8, hidden_act="silu")),
-            image_token_index=token, spatial_merge_size=2),
+            image_token_index=token, spatial_merge_size=2, tie_word_embeddings=False),
         "model.language_model.",
         PixtralImageProcessorPil(size={"longest_edge": 56}, patch_size={"height": 14, "width": 14}, **COLORS),
         ["[IMG]", "[IMG_BREAK]", "[IMG_END]"],

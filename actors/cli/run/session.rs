@@ -249,7 +249,8 @@ impl Session {
 
     async fn prompt(&self, conversation: &Conversation, question: &str) -> Result<Prompt, CliError> {
         let images: Vec<CachedImage> = conversation.images().chain(&self.attached).cloned().collect();
-        if !images.is_empty() {
+        // The template of a model with images may take no texts.
+        if self.mode == Mode::Chat && self.model.images.is_some() {
             return self.prompt_with_images(conversation, question, images).await;
         }
         let tokenizer = &self.model.tokenizer;

@@ -347,9 +347,7 @@ impl Policy {
         if images.is_empty() {
             return Ok(());
         }
-        if self.limits.embedding_values() == 0 {
-            return refuse("the model takes no images".into());
-        }
+        let Some(limits) = self.limits.embeddings else { return refuse("the model takes no images".into()) };
         if *scores_prompt || hidden.is_some() {
             return refuse("the tokens of a prompt with images have no log-probabilities and no embedding".into());
         }
@@ -357,7 +355,7 @@ impl Policy {
         if most > limit {
             return refuse(format!("an image has {most} rows that must be in one step, which has at most {limit}"));
         }
-        let width = self.limits.embedding_values();
+        let width = limits.values();
         let fits = |run: &ImageRun| run.positions().end <= prompt.len() && run.image.width() == width;
         match images.runs().iter().all(fits) {
             true => Ok(()),

@@ -34,7 +34,7 @@ use super::messages::SchedulerMsg;
 use super::model_source::ModelSource;
 pub use super::options::RuntimeOptions;
 use super::policy::PolicyEvent;
-pub use super::served_model::{OutputRules, ServedModel};
+pub use super::served_model::{ContentForm, OutputRules, ServedModel};
 use super::vision::{EncoderOptions, ModelImages};
 use crate::core::counts::Counts;
 use crate::core::request::{Event, GenerationRequest, RequestId, SubmitError};

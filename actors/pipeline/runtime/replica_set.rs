@@ -238,7 +238,7 @@ fn combined(models: &[&Arc<ServedModel>]) -> Option<Arc<ServedModel>> {
         constraints: first.constraints.clone(),
         adapters: first.adapters.clone(),
         images: first.images.clone(),
-        renders_parts: first.renders_parts.clone(),
+        content_form: first.content_form.clone(),
         stop: first.stop.clone(),
         output_rules: first.output_rules.clone(),
     }))

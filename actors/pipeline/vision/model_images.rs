@@ -99,10 +99,14 @@ impl ModelImages {
             let job = EncodeJob { image: image.clone(), cancel: cancel.0.clone(), reply };
             // When the encoder is gone, so is the sender of the answer.
             let _ = encoder.cast(EncoderMsg::Encode(job));
-            match answer.await {
-                Ok(rows) => return rows,
-                Err(_) => lost = Some(encoder.get_id()),
+            let id = encoder.get_id();
+            tokio::select! {
+                biased;
+                rows = answer => if let Ok(rows) = rows { return rows },
+                // A thread that hangs keeps the sender.
+                () = replaced(&mut availability, id) => {}
             }
+            lost = Some(id);
         }
         Err(EncodeError::Failed("the encoder was lost over it".to_owned()))
     }
@@ -132,6 +136,13 @@ async fn running(
         Ok(Availability::Ended(reason)) => Err(EncodeError::Unavailable(reason)),
         Ok(Availability::Starting) | Err(_) => Err(EncodeError::Unavailable("it is being unloaded".to_owned())),
     }
+}
+
+/// Waits until this encoder is not used any more.
+async fn replaced(availability: &mut watch::Receiver<Availability>, id: ActorId) {
+    let is_other = |now: &Availability| !matches!(now, Availability::Running(encoder) if encoder.get_id() == id);
+    // Fails only when the keeper is gone, and the encoder with it.
+    let _ = availability.wait_for(is_other).await;
 }
 
 /// Tells the encoder that no request waits for the rows.

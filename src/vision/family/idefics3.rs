@@ -4,7 +4,7 @@
 
 use cuelight_shaders::activate::Pointwise;
 
-use super::{Family, HeadOp, Merging};
+use super::spec::{Family, HeadOp, Merging};
 use crate::vision::ImagePart;
 use crate::vision::division::Division;
 use crate::vision::parts::{Arrangement, Parts};

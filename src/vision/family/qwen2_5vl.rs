@@ -2,6 +2,7 @@
 //!
 //! Source: Bai et al. 2025, "Qwen2.5-VL Technical Report".
 
-use super::{Family, qwen2vl};
+use super::qwen2vl;
+use super::spec::Family;
 
 pub(super) const FAMILY: Family = Family { projector: "qwen2.5vl_merger", tower: "Qwen 2.5 ViT", ..qwen2vl::FAMILY };

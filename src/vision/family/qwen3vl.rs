@@ -5,7 +5,8 @@
 
 use cuelight_shaders::activate::Pointwise;
 
-use super::{Family, HeadOp, qwen2vl};
+use super::qwen2vl;
+use super::spec::{Family, HeadOp};
 use crate::vision::positions::{Encoding, Turns};
 
 pub(super) const FAMILY: Family = Family {

@@ -1,9 +1,9 @@
 //! Random actions in the simulation: every request ends once, with the right tokens.
 
-use cuelight_engine::engine::{EmbeddingLimits, HiddenLimits, HiddenRows};
+use cuelight_engine::engine::{HiddenLimits, HiddenRows};
 use proptest::prelude::*;
 
-use super::images::{WIDTH, random_images};
+use super::images::{EMBEDDINGS, random_images};
 use super::tiers::peer;
 use super::*;
 use crate::core::prompt_images::PromptImages;
@@ -203,7 +203,7 @@ proptest! {
             prefill_chunk_tokens: chunk, steps_in_flight, steps_at_executor, prefix_cache, speculation, ..CONFIG
         };
         let hidden = HiddenLimits { width: 4, max_rows: 8, ..HiddenLimits::default() };
-        let embeddings = takes_images.then_some(EmbeddingLimits { width: WIDTH, deep_layers: 0 });
+        let embeddings = takes_images.then_some(EMBEDDINGS);
         let mut world =
             World::new(config, EngineLimits { kv_blocks, state_slots, hidden, embeddings, ..limits() });
         world.stops = true;

@@ -1,8 +1,5 @@
 //! Which vision towers load from a directory, as data.
 
-use super::super::error::{HuggingFaceError, HuggingFaceFault};
-use super::keys::TowerConfig;
-
 /// The towers of some values of `model_type`.
 pub(super) struct TowerFamily {
     /// The values of `model_type` of the whole model.
@@ -100,14 +97,14 @@ const FAMILIES: &[TowerFamily] = &[
     },
 ];
 
-/// The family of a directory.
-pub(super) fn of(config: &TowerConfig) -> Result<&'static TowerFamily, HuggingFaceError> {
-    let found = config.model_type()?;
-    let family = FAMILIES.iter().find(|family| family.model_types.contains(&found));
-    family.ok_or_else(|| {
-        let known = FAMILIES.iter().flat_map(|family| family.model_types).copied().collect::<Vec<_>>().join(", ");
-        config.fault(HuggingFaceFault::UnknownTower { found: found.to_owned(), known })
-    })
+/// The family of a value of `model_type`.
+pub(super) fn of(model_type: &str) -> Option<&'static TowerFamily> {
+    FAMILIES.iter().find(|family| family.model_types.contains(&model_type))
+}
+
+/// All values of `model_type`, separated by commas.
+pub(super) fn known() -> String {
+    FAMILIES.iter().flat_map(|family| family.model_types).copied().collect::<Vec<_>>().join(", ")
 }
 
 /// The family of a projector.

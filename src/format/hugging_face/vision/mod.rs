@@ -33,7 +33,9 @@ impl Directory {
         let mut small = SmallFiles::new(path.to_owned());
         let bytes = small.bytes("config.json")?.ok_or_else(|| HuggingFaceFault::NoConfig.in_file(path))?;
         let config = TowerConfig::read(path, &mut small)?;
-        let family = families::of(&config)?;
+        let found = config.model_type()?;
+        let unknown = || HuggingFaceFault::UnknownTower { found: found.to_owned(), known: families::known() };
+        let family = families::of(found).ok_or_else(|| config.fault(unknown()))?;
         let files = Safetensors::open(path)?;
         let entries = files.tensors().iter().filter_map(|tensor| entry(&files, family, tensor).transpose());
         let entries = entries.collect::<Result<Vec<_>, _>>()?;

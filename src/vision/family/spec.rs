@@ -1,0 +1,72 @@
+//! The options of vision towers: what differs between projectors.
+
+use cuelight_shaders::activate::Pointwise;
+
+use crate::vision::ImagePart;
+use crate::vision::division::{Division, DivisionKeys};
+use crate::vision::parts::Arrangement;
+use crate::vision::positions::Encoding;
+use crate::vision::resample::Filter;
+
+/// How the vision towers of one projector are built.
+#[derive(Debug)]
+pub struct Family {
+    /// The value of `clip.projector_type`.
+    pub projector: &'static str,
+    /// The tower for people.
+    pub tower: &'static str,
+    /// What the key `clip.use_gelu` means.
+    pub gelu: Pointwise,
+    /// How the tower encodes positions.
+    pub positions: Encoding,
+    /// A norm of the rows of patches before they are merged, where the file has it.
+    pub norm_before_merging: Option<&'static str>,
+    /// How neighbouring patches become one row.
+    pub merging: Merging,
+    /// Patches of a side of the square that becomes one row, unless the file says otherwise.
+    pub merge: usize,
+    /// What turns merged rows into embedding rows.
+    pub head: &'static [HeadOp],
+    /// What turns the merged rows after a deep layer into values for a layer of the text model. The names of its tensors follow
+    /// `v.deepstack.` and the number of the layer.
+    pub deep_head: &'static [HeadOp],
+    /// How images become tiles, for tiles of `side` pixels.
+    pub division: fn(&DivisionKeys) -> Division,
+    /// How they are resized.
+    pub filter: Filter,
+    /// What the chat template writes for an image.
+    pub placeholder: &'static str,
+    /// The token at the rows of an image.
+    pub row_token: &'static str,
+    /// Whether the rows of an image see each other.
+    pub rows_see_each_other: bool,
+    /// What takes the place of the placeholder.
+    pub parts: fn(&Arrangement) -> Vec<ImagePart>,
+}
+
+/// How neighbouring patches become one row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Merging {
+    /// Their values one after the other, row by row of the square.
+    Joined,
+    /// The mean of their values.
+    Mean,
+}
+
+/// A part of what turns merged rows into embedding rows. Tensors are named without `.weight` and `.bias`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum HeadOp {
+    /// A layer norm with this epsilon.
+    LayerNorm(&'static str, f32),
+    /// A root-mean-square norm with the epsilon of the tower.
+    RmsNorm(&'static str),
+    /// A matrix, with a bias where the file has one.
+    Linear(&'static str),
+    /// A matrix, where the file has it, for joined patches in another order: the first value of each patch, then the second one of
+    /// each, and so on.
+    OptionalByValue(&'static str),
+    /// A matrix that is stored with a row for each input.
+    LinearOfColumns(&'static str),
+    /// The exact GELU.
+    Gelu,
+}
