@@ -10,7 +10,7 @@ use super::family::{
 
 pub(super) const FAMILY: Family = Family {
     architecture: "gemma3",
-    models: "Gemma 3 (text)",
+    models: "Gemma 3",
     embedding_scale: EmbeddingScale::SqrtHiddenSize,
     norms: Norms::BeforeAndAfter,
     attention: AttentionSpec {

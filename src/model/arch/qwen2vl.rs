@@ -6,7 +6,7 @@ use super::family::{AttentionSpec, AxesOrder, Family};
 
 pub(super) const FAMILY: Family = Family {
     architecture: "qwen2vl",
-    models: "Qwen 2 VL, 2.5 VL (text)",
+    models: "Qwen 2 VL, 2.5 VL",
     attention: AttentionSpec { rope_axes: AxesOrder::Runs, ..AttentionSpec::PLAIN },
     ..Family::PLAIN
 };

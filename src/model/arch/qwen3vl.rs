@@ -6,7 +6,7 @@ use super::family::{AttentionSpec, AxesOrder, Family, QkNorm, QkNormKind};
 
 pub(super) const FAMILY: Family = Family {
     architecture: "qwen3vl",
-    models: "Qwen 3 VL (text)",
+    models: "Qwen 3 VL",
     attention: AttentionSpec {
         qk_norm: QkNorm::Always(QkNormKind::Heads),
         rope_axes: AxesOrder::InTurns,

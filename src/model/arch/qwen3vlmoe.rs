@@ -6,7 +6,7 @@ use super::family::{AttentionSpec, AxesOrder, Family, QkNorm, QkNormKind, Routin
 
 pub(super) const FAMILY: Family = Family {
     architecture: "qwen3vlmoe",
-    models: "Qwen 3 VL with experts (text)",
+    models: "Qwen 3 VL with experts",
     attention: AttentionSpec {
         qk_norm: QkNorm::Always(QkNormKind::Heads),
         rope_axes: AxesOrder::InTurns,
