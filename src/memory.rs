@@ -392,6 +392,7 @@ mod tests {
         adapters: 0,
         requests: 0,
         draft: 0,
+        vision: 0,
     };
 
     fn request() -> MemoryRequest {
