@@ -31,7 +31,7 @@ const CHAT: &str = "/v1/chat/completions";
 /// A template that takes lists of parts.
 const PARTS: &str = "{% for message in messages %}{{ message.role }}:{% if message.content is string %}{{ message.content }}\
                      {% else %}{% for part in message.content %}{% if part.type == 'image' %}<|image|>{% else %}{{ part.text }}\
-                     {% endif %}{% endfor %}{% endif %}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
+                     {% endif %}{% endfor %}{% endif %}{{ '\n' }}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
 
 /// A template of texts.
 const TEXTS: &str = "{% for message in messages %}{{ message.role }}:{{ message.content }}\n{% endfor %}\
@@ -134,7 +134,7 @@ async fn a_template_of_texts_gets_the_placeholder_in_its_text() {
 #[tokio::test]
 async fn a_template_of_parts_gets_texts_as_parts() {
     let parts_only = "{% for message in messages %}{{ message.role }}:{% for part in message.content %}{% if part.type == 'image' %}\
-                      <|image|>{% else %}{{ part.text }}{% endif %}{% endfor %}\n{% endfor %}assistant:";
+                      <|image|>{% else %}{{ part.text }}{% endif %}{% endfor %}{{ '\\n' }}{% endfor %}assistant:";
     let server = Server::start(model_with(parts_only, SimulatedVision::default())).await;
     let answer = server.ok(CHAT, &chat(json!("hello"))).await;
     assert_eq!(answer["usage"]["prompt_tokens"], 5 + 5 + 1 + 10);
@@ -341,8 +341,9 @@ async fn an_image_whose_client_has_left_is_not_computed() {
     let slow = SimulatedVision { image_time: Duration::from_millis(200), ..SimulatedVision::default() };
     let encoded = slow.encoded.clone();
     let server = Server::start(SimulatedModel { host: EngineHost::Thread, ..model_with(PARTS, slow) }).await;
-    let first = tokio::time::timeout(Duration::from_millis(100), server.post(CHAT, &chat(json!([image_url(1)]))));
-    let second = tokio::time::timeout(Duration::from_millis(100), server.post(CHAT, &chat(json!([image_url(2)]))));
+    let bodies = [1, 2].map(|image| chat(json!([image_url(image)])));
+    let [first, second] =
+        bodies.each_ref().map(|body| tokio::time::timeout(Duration::from_millis(100), server.post(CHAT, body)));
     let (first, second) = tokio::join!(first, second);
     assert!(first.is_err() && second.is_err(), "both clients leave while the first image is computed");
     server.ok(CHAT, &chat(json!([image_url(3)]))).await;

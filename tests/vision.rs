@@ -21,7 +21,7 @@ use server_process::ServerProcess;
 /// Largest difference of a log-probability, in nats. A color of a resized image may differ by one step of 8 bits.
 const GATE: f64 = 0.02;
 
-const FAMILIES: [&str; 5] = ["gemma3", "idefics3", "internvl", "llava", "pixtral"];
+const FAMILIES: [&str; 8] = ["gemma3", "idefics3", "internvl", "llava", "pixtral", "qwen2vl", "qwen2_5vl", "qwen3vl"];
 
 /// The expected values of a model, of which `tests/generate/vision.py` writes more.
 #[derive(Deserialize)]
@@ -165,9 +165,7 @@ async fn no_chunk_size_and_no_cache_changes_a_bit() {
         let content =
             || json!([text("The "), image_of(&images[0]), text(" and "), image_of(&images[1]), text(" storm.")]);
         let mut answers = Vec::new();
-        for flags in
-            [&[][..], &["--prefill-chunk", "3", "--no-prefix-cache"], &["--replicas", "2", "--image-cache", "0"]]
-        {
+        for flags in [&[][..], &["--prefill-chunk", "3", "--no-prefix-cache"], &["--image-cache", "0"]] {
             let server = start(family, flags).await;
             let ask = || ask(&server, content(), json!({}));
             let (one, two) = tokio::join!(ask(), ask());

@@ -144,7 +144,7 @@ mod tests {
             assert_eq!(decode_base64(text, "url", 100).unwrap(), b"hello");
         }
         assert!(decode_base64("aGVs*", "url", 100).unwrap_err().to_string().contains("base64"));
-        assert!(decode_base64("aGVsbG8aGVsbG8=", "url", 8).unwrap_err().to_string().contains("--max-image-size"));
+        assert!(decode_base64("aGVsbG8haGVsbG8h", "url", 8).unwrap_err().to_string().contains("--max-image-size"));
     }
 
     proptest! {

@@ -42,7 +42,7 @@ pub struct TowerSizes {
 pub struct WindowSizes {
     /// Squares that become one row, of a side of a window.
     pub squares: usize,
-    /// Every so many layers one attends to all rows.
+    /// One of this many layers attends to all rows.
     pub every: usize,
 }
 
