@@ -192,8 +192,8 @@ impl PromptImages {
         }
     }
 
-    /// The positions in time, and of the row and the column of an image, by which the model rotates the rows at these positions. Empty
-    /// if these are the positions themselves.
+    /// The positions in time, and of the row and the column of an image, by which the model rotates the rows at these positions.
+    /// Empty if these are the positions themselves.
     ///
     /// Source: Wang et al. 2024, "Qwen2-VL" (M-RoPE).
     #[must_use]

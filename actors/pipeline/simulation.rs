@@ -602,8 +602,8 @@ impl SimulatedEngine {
         }
     }
 
-    /// What takes the place of the embedding of each row: the hash of its token or of the embedding that is given for it. Of rows that
-    /// see each other it also depends on the rows behind it.
+    /// What takes the place of the embedding of each row: the hash of its token or of the embedding that is given for it. Of rows
+    /// that see each other it also depends on the rows behind it.
     fn inputs(&self, sequence: &SequenceRows) -> Vec<u64> {
         let mut inputs: Vec<u64> = sequence.tokens.iter().map(|&token| mix(u64::from(token) + 1)).collect();
         let width = self.model.limits.embeddings.map_or(1, |limits| limits.values());

@@ -1,7 +1,7 @@
 //! Loads images from the servers that the operator allows.
 //!
-//! A URL of a client makes this server open a connection, possibly to a machine that the client cannot reach. So only the hosts of a
-//! list are asked, no redirect is followed, and the answer is limited in size and time.
+//! A URL of a client makes this server open a connection, possibly to a machine that the client cannot reach. So only the hosts of
+//! a list are asked, no redirect is followed, and the answer is limited in size and time.
 
 use std::str::FromStr;
 use std::sync::OnceLock;

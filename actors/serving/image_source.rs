@@ -64,8 +64,8 @@ impl ImageSource {
     }
 }
 
-/// The base64 of a data URL, of which `rest` is what follows `data:`. Other parameters, such as a character set, are ignored, and so
-/// is the media type: the file says what it is.
+/// The base64 of a data URL, of which `rest` is what follows `data:`. Other parameters, such as a character set, are ignored, and
+/// so is the media type: the file says what it is.
 fn data_of(rest: &str) -> Option<&str> {
     let (head, data) = rest.split_once(',')?;
     head.split(';').skip(1).any(|parameter| parameter.trim().eq_ignore_ascii_case("base64")).then_some(data)

@@ -1,8 +1,8 @@
 //! The images of a request: from the fields of its body to embedding rows.
 //!
 //! All of this happens under the permit of the request. An image whose file was sent before is found in the cache of the model and
-//! not decoded again. Otherwise it waits for a slot of the model, which bounds the memory of pixels, is decoded on a blocking thread,
-//! and waits for the encoder. Dropping the future ends all of it.
+//! not decoded again. Otherwise it waits for a slot of the model, which bounds the memory of pixels, is decoded on a blocking
+//! thread, and waits for the encoder. Dropping the future ends all of it.
 
 use std::sync::Arc;
 

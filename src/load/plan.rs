@@ -385,7 +385,8 @@ impl LoadPlan {
         Ok(guarded(engine, &files))
     }
 
-    /// Checks that the system gives what is reserved in host memory before the first step. A process may be allowed less than is free.
+    /// Checks that the system gives what is reserved in host memory before the first step. A process may be allowed less than is
+    /// free.
     fn check_host_memory(&self) -> Result<(), LoadError> {
         let of_host = self.memory.pools.iter().filter(|pool| pool.device.is_none());
         let bytes = of_host.map(|pool| pool.used.kv + pool.used.state + pool.used.scratch).sum();

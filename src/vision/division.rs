@@ -34,15 +34,16 @@ pub enum Division {
     Padded,
     /// One tile with the middle of the image.
     Cropped,
-    /// The longest side is scaled to `longest` pixels, both sides are then stretched to whole tiles. An overview follows several tiles.
+    /// The longest side is scaled to `longest` pixels, both sides are then stretched to whole tiles. An overview follows several
+    /// tiles.
     ///
     /// Source: Laurençon et al. 2024, "Building and better understanding vision-language models" (Idefics3).
     LongestSide {
         /// Pixels.
         longest: usize,
     },
-    /// One tile with the proportions of the image, which is made smaller if a side has more than `longest` pixels. Both sides are then
-    /// stretched to multiples.
+    /// One tile with the proportions of the image, which is made smaller if a side has more than `longest` pixels. Both sides are
+    /// then stretched to multiples.
     Proportional {
         /// Pixels.
         longest: usize,

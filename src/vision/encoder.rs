@@ -12,7 +12,8 @@ use crate::cancel::LoadCancel;
 use crate::engine::{BLOCK_TOKENS, EngineError, EngineLimits, SequenceRows, Step, StepId};
 use crate::mapped_file::ModelFiles;
 
-/// A tower and its projectors as segments of a stage: those of the tower, the projector, and one for the output of each deep segment.
+/// A tower and its projectors as segments of a stage: those of the tower, the projector, and one for the output of each deep
+/// segment.
 pub struct TowerEncoder {
     stage: Box<dyn PipelineStage>,
     shape: TileShape,

@@ -13,8 +13,8 @@ use crate::graph::{Graph, ValueId};
 use crate::model::builder::BuildError;
 use crate::model::weights::Weights;
 
-/// The graph of a projector for merged rows, whose tensors begin with `prefix`. Norms without an epsilon of their own have that of the
-/// tower.
+/// The graph of a projector for merged rows, whose tensors begin with `prefix`. Norms without an epsilon of their own have that of
+/// the tower.
 ///
 /// # Errors
 /// [`BuildError`] when a tensor is missing or has the wrong shape.

@@ -1,5 +1,5 @@
-//! Resizes images as Pillow does: a separable filter, which reaches further where the image becomes smaller, in fixed-point numbers of
-//! 22 bits.
+//! Resizes images as Pillow does: a separable filter, which reaches further where the image becomes smaller, in fixed-point numbers
+//! of 22 bits.
 //!
 //! Rows are read once, from the top to the bottom, and only as many are kept as one row of the result needs.
 

@@ -1,7 +1,7 @@
 //! The ops of a vision tower: from patches to rows, one for each patch and one for the class token where there is one.
 //!
-//! Rows are the patches of one tile, and each sees all of them, or those of its window. The token of a row is its row in the table of
-//! positions. Layers that see alike are a segment, which also ends after a layer whose rows leave the tower.
+//! Rows are the patches of one tile, and each sees all of them, or those of its window. The token of a row is its row in the table
+//! of positions. Layers that see alike are a segment, which also ends after a layer whose rows leave the tower.
 //!
 //! Source: Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words"; Zhai et al. 2023, "Sigmoid Loss for Language Image
 //! Pre-Training".

@@ -1,12 +1,12 @@
 //! The Encoder actor owns the encoder of a model that takes images.
 //!
-//! Receives `Encode` from [`ModelImages`](super::ModelImages), `Loaded`, `Lost` and `Check` from its thread and itself. Answers each
-//! job with rows, in the order of their arrival. A job whose request is gone is left out, or ends at its next tile.
+//! Receives `Encode` from [`ModelImages`](super::ModelImages), `Loaded`, `Lost` and `Check` from its thread and itself. Answers
+//! each job with rows, in the order of their arrival. A job whose request is gone is left out, or ends at its next tile.
 //!
 //! Loading and computing block, so they run on a thread of their own.
 //!
-//! Faults: a lost device, a panic or an image that takes too long ends the actor. Its [keeper](super::keeper) starts another one, and
-//! the jobs without a reply are sent again.
+//! Faults: a lost device, a panic or an image that takes too long ends the actor. Its [keeper](super::keeper) starts another one,
+//! and the jobs without a reply are sent again.
 
 use std::sync::Arc;
 use std::time::Duration;

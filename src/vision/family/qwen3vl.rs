@@ -1,5 +1,5 @@
-//! Qwen 3 VL and Qwen 3.5: as Qwen 2 VL, with a table of positions next to the rotation. The rows after some layers of the tower are
-//! added to the rows after the first layers of the text model.
+//! Qwen 3 VL and Qwen 3.5: as Qwen 2 VL, with a table of positions next to the rotation. The rows after some layers of the tower
+//! are added to the rows after the first layers of the text model.
 //!
 //! Source: Bai et al. 2025, "Qwen3-VL Technical Report"; Meng et al. 2024, "DeepStack".
 
