@@ -50,7 +50,7 @@ fn of_tokens() -> SequenceRows {
 
 /// The same sequence with other tokens at 2..5 and 8, whose embeddings are given.
 fn of_embeddings(engine: &dyn Engine) -> SequenceRows {
-    let table = Gguf::open(&model("llama.gguf")).unwrap().weight("token_embd.weight").unwrap().to_f32();
+    let table = Gguf::open(model("llama.gguf")).unwrap().weight("token_embd.weight").unwrap().to_f32();
     let width = engine.limits().embeddings.unwrap().width;
     let of = |tokens: &[TokenId]| -> Arc<[f32]> {
         tokens.iter().flat_map(|token| &table[*token as usize * width..][..width]).copied().collect()

@@ -74,7 +74,7 @@ impl VisionSettings {
             device: self.device,
             threads: options.threads,
             kernel: options.kernel,
-            tuning: options.tuning.clone(),
+            tuning: options.tuning,
             vulkan: options.vulkan.clone(),
             activation_bits: options.activation_bits,
         };

@@ -105,7 +105,7 @@ impl TileShape {
     fn fits(&self, tile: &Tile) -> bool {
         let [columns, rows] = tile.grid;
         let is_fitting = match self.positions.turns() {
-            Some(_) => [columns, rows].iter().all(|length| *length > 0 && length % self.merge == 0),
+            Some(_) => [columns, rows].iter().all(|length| *length > 0 && length.is_multiple_of(self.merge)),
             None => [columns, rows] == [self.grid; 2],
         };
         let patches = columns.saturating_mul(rows);
@@ -129,7 +129,8 @@ impl TileShape {
             Some(_) => rows.patches().map(|[column, row]| [0, row as u32, column as u32]).collect(),
             None => Vec::new(),
         };
-        let windows = if kind.is_windowed { rows.windows().collect() } else { vec![0..tokens.len()] };
+        let windows: Vec<_> =
+            if kind.is_windowed { rows.windows().collect() } else { std::iter::once(0..tokens.len()).collect() };
         let mut blocks = 0..;
         let sequence = |window: std::ops::Range<usize>| SequenceRows {
             tokens: tokens[window.clone()].to_vec(),

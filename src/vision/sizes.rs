@@ -79,7 +79,7 @@ impl TowerSizes {
         let image = keys.within("image_size", side, MOST_GRID * side)?;
         let merge = keys.merge()?.unwrap_or(family.merge);
         let grid = image / side;
-        if grid % merge != 0 {
+        if !grid.is_multiple_of(merge) {
             return Err(keys.fault("image_size", image, format!("a multiple of {merge} patches of {side} pixels")));
         }
         let hidden = keys.within("embedding_length", 1, 1 << 16)?;
@@ -151,7 +151,7 @@ impl Keys<'_> {
         const NAME: &str = "attention.head_count";
         let heads = self.within(NAME, 1, hidden)?;
         let quarters = if positions.turns().is_some() { 4 } else { 1 };
-        if hidden % (heads * quarters) == 0 {
+        if hidden.is_multiple_of(heads * quarters) {
             Ok(heads)
         } else {
             Err(self.fault(NAME, heads, format!("a divisor of {}", hidden / quarters)))

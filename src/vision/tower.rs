@@ -123,7 +123,7 @@ impl TowerBuilder<'_, '_> {
 
     /// How the segment of a layer is run, if it ends with this one.
     fn kind(&self, layer: usize) -> SegmentKind {
-        let is_windowed = self.sizes.windows.is_some_and(|windows| (layer + 1) % windows.every != 0);
+        let is_windowed = self.sizes.windows.is_some_and(|windows| !(layer + 1).is_multiple_of(windows.every));
         SegmentKind { is_windowed, is_deep: self.sizes.deep_layers.contains(&layer) }
     }
 
