@@ -402,7 +402,7 @@ async fn an_unsupported_field_is_a_400_that_names_it() {
         (json!({ "echo": true }), "echo"),
         (json!({ "functions": [{ "name": "f" }] }), "functions"),
         (
-            json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url" }] }] }),
+            json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": "data:;base64,aGk=" } }] }] }),
             "messages[0].content[0].type",
         ),
     ] {
