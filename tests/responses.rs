@@ -377,7 +377,7 @@ async fn log_probabilities_come_with_the_text_when_included() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_done_is_refused_by_name() {
     let server = Server::start(model()).await;
-    let image = json!([{ "role": "user", "content": [{ "type": "input_image", "image_url": "data:" }] }]);
+    let image = json!([{ "role": "user", "content": [{ "type": "input_image", "image_url": "data:;base64,aGk=" }] }]);
     for (body, param) in [
         (json!({}), "input"),
         (json!({ "input": [] }), "input"),
