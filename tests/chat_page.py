@@ -312,6 +312,37 @@ def settings_and_the_model_are_sent_and_kept(page):
 
 
 @check
+def an_image_is_attached_removed_and_sent(page):
+    assert not page.is_visible("#attach"), "this model takes no images"
+    page.browser.run("""
+        const select = document.querySelector("#model");
+        select.value = "org/seeing";
+        select.dispatchEvent(new Event("change"));""")
+    page.browser.wait("!document.querySelector('#attach').hidden")
+    attach = """
+        const canvas = new OffscreenCanvas(40, 30);
+        canvas.getContext("2d").fillRect(5, 5, 10, 10);
+        canvas.convertToBlob().then((blob) => {
+          const files = new DataTransfer();
+          files.items.add(new File([blob], "a.png", { type: "image/png" }));
+          const input = document.querySelector("#image-file");
+          input.files = files.files;
+          input.dispatchEvent(new Event("change"));
+        });"""
+    for count in (1, 2):
+        page.browser.run(attach)
+        page.browser.wait(f"document.querySelectorAll('.thumbnail').length === {count}")
+    page.browser.run("document.querySelector('.thumbnail button').click();")
+    page.browser.wait("document.querySelectorAll('.thumbnail').length === 1")
+    page.screenshot("image")
+    page.send("what is this?")
+    [image, text] = page.server.bodies[-1]["messages"][-1]["content"]
+    assert image["type"] == "image_url" and image["image_url"]["url"].startswith("data:image/"), image
+    assert text == {"type": "text", "text": "what is this?"}, text
+    assert page.count(".message.user img") == 1
+
+
+@check
 def a_new_line_is_typed_with_shift(page):
     page.screenshot("welcome")
     page.browser.type("#prompt", "two")

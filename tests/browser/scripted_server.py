@@ -74,6 +74,12 @@ HOSTILE = """<img src=x onerror="window.hacked=1"> <script>window.hacked=2</scri
 TOOL_ARGUMENTS = ['{"city"', ': "Berlin",', ' "unit": "<b>celsius</b>"}']
 
 
+def last_text(body):
+    """The text of the last message, which may follow images."""
+    content = body["messages"][-1]["content"]
+    return content if isinstance(content, str) else content[-1]["text"]
+
+
 def text(content, size=7):
     return [{"content": content[at:at + size]} for at in range(0, len(content), size)]
 
@@ -121,7 +127,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         if self.path == "/v1/models":
             if not self.is_refused():
-                models = [{"id": "org/first"}, {"id": "org/second", "status": {"value": "unloaded"}}]
+                seeing = {"id": "org/seeing", "architecture": {"input_modalities": ["text", "image"]}}
+                models = [{"id": "org/first"}, {"id": "org/second", "status": {"value": "unloaded"}}, seeing]
                 self.send(200, json.dumps({"object": "list", "data": models}).encode(), {"content-type": "application/json"})
             return
         request = urllib.request.Request(self.server.real + self.path, headers={"accept": self.headers.get("accept", "*/*")})
@@ -138,7 +145,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         self.server.bodies.append(body)
         # Questions without an answer are joined by blank lines.
-        question = body["messages"][-1]["content"].split("\n\n")[-1].split()[0]
+        question = last_text(body).split("\n\n")[-1].split()[0]
         if question == "busy":
             self.send_error_body(429, "The queue is full.", **{"retry-after": "7"})
         elif question == "wrong":
@@ -162,7 +169,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if question == "slow":
             deltas = text("word " * 4000, 5)
         if deltas is None:
-            last = body["messages"][-1]["content"].split("\n\n")[-1]
+            last = last_text(body).split("\n\n")[-1]
             deltas = text(f"You said: {last} ({len(self.server.bodies)})")
         for count, delta in enumerate([{"role": "assistant", "content": ""}, *deltas]):
             self.write(delta, None, count)
