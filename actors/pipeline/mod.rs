@@ -7,6 +7,7 @@
 //! - [`executor`], [`experts`]: compute the steps
 //! - [`drafter`]: the draft model, which guesses tokens for a step to verify
 //! - [`vision`]: the images of prompts, and the encoder that computes their rows
+//! - [`companion_thread`], [`watchdog`]: the thread of a draft model or image encoder, and whether it makes progress
 //! - [`sampler`]: turns logits into text and sends it through the channel in [`client`]
 //! - [`kv_store`]: copies of KV blocks in host memory and on disk
 //! - [`journal`]: what is needed to continue the requests after an actor died
@@ -17,6 +18,7 @@
 
 pub mod adapters;
 pub mod client;
+mod companion_thread;
 pub mod drafter;
 pub mod executor;
 pub mod experts;

@@ -25,7 +25,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use self::generator::DraftGenerator;
 pub use self::generator::HIDDEN_BYTES;
-use self::thread::{DraftCommand, DraftThread, reply};
+use self::thread::{DraftCommand, DraftThread, reply, start};
 use super::messages::{DrafterMsg, SchedulerMsg};
 use super::model_source::{DraftModel, EngineHost};
 use super::watchdog::Watchdog;
@@ -83,7 +83,7 @@ impl Actor for Drafter {
         let DrafterArguments { model, vocab_size, host, step_timeout, on_ready } = arguments;
         let cancel = LoadCancel::default();
         let drafts = match host {
-            EngineHost::Thread => Drafts::Thread(DraftThread::start(model, vocab_size, cancel.clone(), me.clone())?),
+            EngineHost::Thread => Drafts::Thread(start(model, vocab_size, cancel.clone(), me.clone())?),
             EngineHost::VirtualTime => {
                 let engine = model.load(&cancel).map_err(|error| error.to_string())?;
                 let generator = DraftGenerator::new(engine.limits(), vocab_size);

@@ -1,20 +1,16 @@
 //! The thread that loads the draft model and computes drafts.
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::thread;
 
-use cuelight_engine::heap::release_freed;
 use cuelight_engine::load::LoadCancel;
-use ractor::{ActorProcessingErr, ActorRef};
+use ractor::ActorRef;
 
 use super::generator::DraftGenerator;
 use crate::core::draft::{DraftReply, DraftRequest, HiddenShare};
-use crate::core::panic_message::panic_message;
 use crate::core::request::RequestId;
+use crate::pipeline::companion_thread::{CompanionThread, Progress};
 use crate::pipeline::messages::{DrafterMsg, SchedulerMsg};
 use crate::pipeline::model_source::DraftModel;
 use crate::pipeline::policy::PolicyEvent;
@@ -27,68 +23,38 @@ pub(super) enum DraftCommand {
     Hidden(Vec<HiddenShare>),
 }
 
-/// The thread of a draft model. It ends when this is dropped.
-pub(super) struct DraftThread {
-    commands: mpsc::Sender<DraftCommand>,
-    progress: Arc<Progress>,
+/// The thread of a draft model.
+pub(super) type DraftThread = CompanionThread<DraftCommand>;
+
+/// Starts the thread, which loads the model and reports to `me`.
+///
+/// # Errors
+/// When the system starts no thread.
+pub(super) fn start(
+    model: Arc<dyn DraftModel>,
+    vocab_size: usize,
+    cancel: LoadCancel,
+    me: ActorRef<DrafterMsg>,
+) -> std::io::Result<DraftThread> {
+    let actor = me.clone();
+    let run = move |receiver: mpsc::Receiver<DraftCommand>, progress: &Progress| {
+        Worker { model, vocab_size, cancel, receiver, progress, me }.run()
+    };
+    // Fails only when the actor is gone, and then the thread was expected to end.
+    let lost = move |reason| drop(actor.cast(DrafterMsg::Lost(reason)));
+    CompanionThread::start(("cuelight-drafter", "draft model"), run, lost)
 }
 
-/// What the thread has done.
-#[derive(Default)]
-struct Progress {
-    steps: AtomicU64,
-    is_working: AtomicBool,
-}
-
-impl DraftThread {
-    /// Starts the thread, which loads the model and reports to `me`.
-    pub fn start(
-        model: Arc<dyn DraftModel>,
-        vocab_size: usize,
-        cancel: LoadCancel,
-        me: ActorRef<DrafterMsg>,
-    ) -> std::io::Result<Self> {
-        let (commands, receiver) = mpsc::channel();
-        let progress = Arc::<Progress>::default();
-        let worker = Worker { model, vocab_size, cancel, receiver, progress: progress.clone(), me };
-        thread::Builder::new().name("cuelight-drafter".into()).spawn(move || {
-            let me = worker.me.clone();
-            let result = catch_unwind(AssertUnwindSafe(|| worker.run()));
-            release_freed();
-            let reason = match result {
-                Ok(Ok(())) => return,
-                Ok(Err(reason)) => reason,
-                Err(panic) => format!("the draft model panicked: {}", panic_message(panic.as_ref())),
-            };
-            // Fails only when the actor is gone, and then the thread was expected to end.
-            let _ = me.cast(DrafterMsg::Lost(reason));
-        })?;
-        Ok(DraftThread { commands, progress })
-    }
-
-    /// Passes a request on.
-    pub fn send(&self, command: DraftCommand) -> Result<(), ActorProcessingErr> {
-        self.commands.send(command).map_err(|_| "the thread of the draft model has ended".into())
-    }
-
-    /// The number of the step that it works on. If two calls return the same, it has worked on that step all the time between.
-    pub fn step(&self) -> Option<u64> {
-        // In this order: a step that ends between the two is not taken for the next one.
-        let steps = self.progress.steps.load(Ordering::Acquire);
-        self.progress.is_working.load(Ordering::Acquire).then_some(steps)
-    }
-}
-
-struct Worker {
+struct Worker<'a> {
     model: Arc<dyn DraftModel>,
     vocab_size: usize,
     cancel: LoadCancel,
     receiver: mpsc::Receiver<DraftCommand>,
-    progress: Arc<Progress>,
+    progress: &'a Progress,
     me: ActorRef<DrafterMsg>,
 }
 
-impl Worker {
+impl Worker<'_> {
     /// Loads the model, then computes drafts until the actor is gone. The error is the reason why it cannot go on.
     fn run(self) -> Result<(), String> {
         let mut engine = self.model.load(&self.cancel).map_err(|error| error.to_string())?;
@@ -96,10 +62,7 @@ impl Worker {
         let _ = self.me.cast(DrafterMsg::Loaded(engine.limits().clone()));
         let mut asked = HashMap::new();
         while self.take_commands(&mut generator, &mut asked) {
-            self.progress.is_working.store(true, Ordering::Release);
-            let replies = generator.step(&mut engine).map_err(|error| error.to_string())?;
-            self.progress.steps.fetch_add(1, Ordering::AcqRel);
-            self.progress.is_working.store(false, Ordering::Release);
+            let replies = self.progress.of(|| generator.step(&mut engine)).map_err(|error| error.to_string())?;
             for done in replies {
                 if let Some(scheduler) = asked.remove(&done.id) {
                     reply(&scheduler, [done]);

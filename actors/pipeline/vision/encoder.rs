@@ -15,7 +15,7 @@ use cuelight_engine::load::LoadCancel;
 use cuelight_engine::vision::ImageEncoder;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
-use super::thread::{EncoderThread, encode};
+use super::thread::{EncoderThread, encode, start};
 use crate::metrics::images::ImageMetrics;
 use crate::pipeline::messages::{EncodeJob, EncoderMsg};
 use crate::pipeline::model_source::{EngineHost, VisionModel};
@@ -69,7 +69,7 @@ impl Actor for Encoder {
         let EncoderArguments { model, metrics, host, timeout } = arguments;
         let cancel = LoadCancel::default();
         let place = match host {
-            EngineHost::Thread => Place::Thread(EncoderThread::start(model, metrics.clone(), cancel.clone(), me)?),
+            EngineHost::Thread => Place::Thread(start(model, metrics.clone(), cancel.clone(), me)?),
             EngineHost::VirtualTime => Place::Here(model.load(&cancel).map_err(|error| error.to_string())?),
         };
         Ok(EncoderState { place, metrics, timeout, watchdog: Watchdog::default(), cancel })
@@ -110,7 +110,7 @@ impl EncoderState {
     /// Ends the actor if the thread has worked on one image since the last check.
     fn check(&mut self, me: &ActorRef<EncoderMsg>) -> Result<(), ActorProcessingErr> {
         let Place::Thread(thread) = &self.place else { return Ok(()) };
-        if self.watchdog.finds_the_same(thread.image()) {
+        if self.watchdog.finds_the_same(thread.step()) {
             let reason = format!("an image takes longer than {:?}", self.timeout);
             tracing::warn!(reason, "the image encoder is lost");
             return Err(reason.into());
