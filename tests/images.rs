@@ -13,10 +13,10 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use cuelight::api::ServerOptions;
+use cuelight::api::{ServerOptions, router};
 use cuelight::pipeline::executor::EngineHost;
 use cuelight::pipeline::policy::PolicyConfig;
-use cuelight::pipeline::runtime::RuntimeOptions;
+use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
 use cuelight::pipeline::simulated_vision::SimulatedVision;
 use cuelight::pipeline::simulation::{SimulatedModel, image_tokenizer};
 use cuelight::serving::images::ImageLimits;
@@ -125,6 +125,20 @@ async fn the_answer_is_the_same_with_any_chunk_size_and_in_a_batch() {
 }
 
 #[tokio::test]
+async fn replicas_share_one_encoder() {
+    let model = model();
+    let encoded = model.vision.as_ref().unwrap().encoded.clone();
+    let runtime = Runtime::start_replicas(vec![model.clone(), model], RuntimeOptions::default()).await.unwrap();
+    assert!(runtime.wait_ready().await.is_ok());
+    let server = Server { router: router(runtime.clone(), ServerOptions::new(MODEL)).unwrap(), runtime };
+    let first = server.ok(CHAT, &chat(json!([image_url(1), text("a")]))).await;
+    let bodies: Vec<Value> = (0..6).map(|_| chat(json!([image_url(1), text("a")]))).collect();
+    let answers = futures_util::future::join_all(bodies.iter().map(|body| server.ok(CHAT, body))).await;
+    assert!(answers.iter().all(|answer| answer_of(answer) == answer_of(&first)));
+    assert_eq!(encoded.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
 async fn a_template_of_texts_gets_the_placeholder_in_its_text() {
     let server = Server::start(model_with(TEXTS, SimulatedVision::default())).await;
     let answer = server.ok(CHAT, &chat(json!([text("a"), image_url(1), text("b")]))).await;
@@ -196,23 +210,27 @@ async fn every_protocol_takes_images() {
 
 #[tokio::test]
 async fn results_of_tools_may_have_images() {
-    let server = Server::start(model()).await;
+    let calls = "{% for call in message.tool_calls or [] %}{{ call.function.name }}{% endfor %}{{ '\n' }}";
+    let server = Server::start(model_with(&PARTS.replace("{{ '\n' }}", calls), SimulatedVision::default())).await;
     let tool_use = json!({ "type": "tool_use", "id": "t1", "name": "look", "input": {} });
     let image =
         json!({ "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": base64(1) } });
-    let result =
-        json!({ "type": "tool_result", "tool_use_id": "t1", "content": [{ "type": "text", "text": "seen" }, image] });
-    let body = |result: Value| {
+    let body = |content: Value| {
+        let result = json!({ "type": "tool_result", "tool_use_id": "t1", "content": content });
         json!({ "model": MODEL, "max_tokens": 4, "messages": [
             { "role": "user", "content": "look" },
             { "role": "assistant", "content": [{ "type": "text", "text": "I look." }, tool_use] },
             { "role": "user", "content": [result] },
         ] })
     };
-    // The simulated template ignores calls, so the call is left out.
-    let answer = server.post("/v1/messages", &body(result)).await;
-    let message = answer.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
-    assert!(answer.status == StatusCode::OK || message.contains("tool_calls"), "{message}");
+    let seen = json!({ "type": "text", "text": "seen" });
+    let mut tokens = Vec::new();
+    for content in [json!([seen]), json!([seen, image])] {
+        server.ok("/v1/messages", &body(content.clone())).await;
+        let counted = server.ok("/v1/messages/count_tokens", &body(content)).await;
+        tokens.push(counted["input_tokens"].as_u64().unwrap());
+    }
+    assert_eq!(tokens[1] - tokens[0], 22 + 6, "the image is in a message of the user: {tokens:?}");
 }
 
 #[tokio::test]
