@@ -356,14 +356,22 @@ async fn a_lost_encoder_is_restarted_and_an_image_that_kills_it_each_time_is_giv
 
 #[tokio::test]
 async fn an_image_whose_client_has_left_is_not_computed() {
-    let slow = SimulatedVision { image_time: Duration::from_millis(200), ..SimulatedVision::default() };
+    let slow = SimulatedVision { image_time: Duration::from_millis(500), ..SimulatedVision::default() };
     let encoded = slow.encoded.clone();
     let server = Server::start(SimulatedModel { host: EngineHost::Thread, ..model_with(PARTS, slow) }).await;
     let bodies = [1, 2].map(|image| chat(json!([image_url(image)])));
-    let [first, second] =
-        bodies.each_ref().map(|body| tokio::time::timeout(Duration::from_millis(100), server.post(CHAT, body)));
-    let (first, second) = tokio::join!(first, second);
-    assert!(first.is_err() && second.is_err(), "both clients leave while the first image is computed");
+    let both = async { tokio::join!(server.post(CHAT, &bodies[0]), server.post(CHAT, &bodies[1])) };
+    let one_is_computed = async {
+        while encoded.load(Ordering::Relaxed) == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // The other one waits by then.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    tokio::select! {
+        _ = both => panic!("both clients leave while the first image is computed"),
+        () = one_is_computed => {}
+    }
     server.ok(CHAT, &chat(json!([image_url(3)]))).await;
     assert_eq!(encoded.load(Ordering::Relaxed), 2, "the second image was left out");
     server.settle().await;

@@ -8,7 +8,7 @@ use super::family::{
 
 pub(super) const FAMILY: Family = Family {
     architecture: "qwen35moe",
-    models: "Qwen 3.5, 3.6 and 3.8 with experts",
+    models: "Qwen 3.5, 3.6 and 3.8 with experts (text)",
     norms: Norms::BeforeButNamedAfter,
     attention: AttentionSpec {
         qk_norm: QkNorm::Always(QkNormKind::Heads),
