@@ -6,7 +6,7 @@
 //! - [`options`]: what to load and how
 //! - [`error`]: why it cannot be loaded
 //! - [`mod@plan`]: the plan, and loading by it
-//! - [`engine`]: divides a model among devices
+//! - [`division`]: divides a model among devices
 //! - [`block_layout`]: what copies of KV blocks depend on
 //! - [`part`]: the part of a model on one device
 //! - [`host_part`]: experts that the CPU computes for a device
@@ -19,7 +19,7 @@
 
 mod block_layout;
 mod card;
-mod engine;
+mod division;
 mod error;
 mod expert_cache;
 mod guarded;

@@ -6,7 +6,7 @@ use cuelight_shaders::gpu::module::SOURCES;
 use cuelight_shaders::matmul::rounds_to_bfloat16;
 use cuelight_shaders::op::Op;
 
-use super::engine::Division;
+use super::division::Division;
 use super::options::LoadOptions;
 use super::part::{ModelPart, Target};
 use crate::engine::EngineLimits;

@@ -9,7 +9,7 @@ use cuelight_shaders::pages::check_available;
 
 use super::block_layout;
 use super::card::ModelCard;
-use super::engine::{self, Division, Sharers};
+use super::division::{self, Division, Sharers};
 use super::error::LoadError;
 use super::guarded::GuardedEngine;
 use super::options::LoadOptions;
@@ -81,11 +81,11 @@ const LOGITS_BYTES: usize = 16 << 20;
 /// # Errors
 /// [`LoadError`] when the file is not a model that can run on these devices, or does not fit.
 pub fn plan(options: &LoadOptions) -> Result<LoadPlan, LoadError> {
-    draft(options)?.plan(&Sharers::default())
+    divide(options)?.plan(&Sharers::default())
 }
 
 /// A model divided among its devices, whose memory is not planned yet.
-pub(super) struct Draft {
+pub(super) struct DividedModel {
     pub(super) options: LoadOptions,
     checkpoint: Box<dyn Checkpoint>,
     pending_weights: Option<PendingWeights>,
@@ -97,7 +97,7 @@ pub(super) struct Draft {
 }
 
 /// Reads the headers and divides the model among its devices.
-pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
+pub(super) fn divide(options: &LoadOptions) -> Result<DividedModel, LoadError> {
     for (setting, value) in [
         ("the number of sequences in a step", options.max_sequences),
         ("the number of tokens in a step", options.max_batched_tokens),
@@ -116,12 +116,21 @@ pub(super) fn draft(options: &LoadOptions) -> Result<Draft, LoadError> {
     let mut request = memory_request(&model, options, &limits);
     request.fixed.text = tokenizer_bytes(&*checkpoint)?;
     request.fixed.adapters = adapters.as_ref().map_or(0, |adapters| adapters.reserved_bytes());
-    let division = engine::divide(model, options, &limits, &request)?;
+    let division = division::divide(model, options, &limits, &request)?;
     if options.adapters.is_some_and(|adapters| adapters.experts) && division.host.is_some() {
         return Err(LoadError::ExpertAdaptersOnHost { device: options.device.to_string() });
     }
     limits.device = division.describe(options);
-    Ok(Draft { options: options.clone(), checkpoint, pending_weights, division, limits, request, card, adapters })
+    Ok(DividedModel {
+        options: options.clone(),
+        checkpoint,
+        pending_weights,
+        division,
+        limits,
+        request,
+        card,
+        adapters,
+    })
 }
 
 /// Checks that a model that generates blocks has no draft model, and space for a block.
@@ -225,10 +234,11 @@ fn memory_request(model: &ModelGraph, options: &LoadOptions, limits: &EngineLimi
     }
 }
 
-impl Draft {
+impl DividedModel {
     /// Plans the memory. Replicas that share a memory get equal parts of it.
     pub(super) fn plan(self, sharers: &Sharers) -> Result<LoadPlan, LoadError> {
-        let Draft { options, checkpoint, pending_weights, mut division, mut limits, request, card, adapters } = self;
+        let DividedModel { options, checkpoint, pending_weights, mut division, mut limits, request, card, adapters } =
+            self;
         let planned = division
             .plan_memory(&options, &limits, &request, sharers)
             .or_else(|too_large| division.leave_experts_in_file(&options, &limits, &request, sharers).ok_or(too_large));

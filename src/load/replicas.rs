@@ -1,9 +1,9 @@
 //! Plans for several copies of a model, each on its own devices, that are loaded at the same time.
 
-use super::engine::Sharers;
+use super::division::Sharers;
 use super::error::LoadError;
 use super::options::LoadOptions;
-use super::plan::{Draft, LoadPlan, draft};
+use super::plan::{DividedModel, LoadPlan, divide};
 use crate::device::{ComputeDevice, Devices};
 
 /// Plans `replicas` copies of a model.
@@ -38,21 +38,21 @@ fn options_of_replicas(options: &LoadOptions, replicas: usize) -> Result<Vec<Loa
 
 /// Plans all replicas, which share the memories that several of them use.
 fn plan_together(each: &[LoadOptions]) -> Result<Vec<LoadPlan>, LoadError> {
-    let drafts = each.iter().map(draft).collect::<Result<Vec<Draft>, _>>()?;
+    let models = each.iter().map(divide).collect::<Result<Vec<DividedModel>, _>>()?;
     let mut sharers = Sharers::default();
-    for memory in drafts.iter().flat_map(|draft| draft.division.memories(&draft.options)) {
+    for memory in models.iter().flat_map(|model| model.division.memories(&model.options)) {
         *sharers.0.entry(memory).or_insert(0) += 1;
     }
     let most = sharers.0.values().copied().max().unwrap_or(1);
-    let plan = |draft: Draft| {
-        draft.plan(&sharers).map_err(|error| match error {
+    let plan = |model: DividedModel| {
+        model.plan(&sharers).map_err(|error| match error {
             LoadError::TooLarge { .. } if most > 1 => {
                 LoadError::ReplicaTooLarge { source: Box::new(error), sharers: most }
             }
             error => error,
         })
     };
-    drafts.into_iter().map(plan).collect()
+    models.into_iter().map(plan).collect()
 }
 
 #[cfg(test)]
