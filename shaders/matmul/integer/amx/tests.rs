@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::model::AmxModel;
 use super::*;
-use crate::cpu::{Kernel, SharedMut, Solo};
+use crate::cpu::{ActivationBits, Kernel, SharedMut, Solo};
 use crate::matmul::integer::activations::{self, Panels};
 use crate::matmul::integer::avx512;
 use crate::matmul::integer::packed::PackedWeight;
