@@ -40,10 +40,18 @@ pub struct Block {
     pub low: [i8; BLOCK_LEN],
     /// The largest magnitude of the block divided by the largest integer; 0 for a block of zeros.
     pub scale: f32,
-    /// The sum of the integers.
-    pub sum: i32,
+    /// The sum of the integers, exact. As a float, because kernels multiply it with minima.
+    pub sum: f32,
     /// The sums of the first and the last 16 integers.
     pub half_sums: [i32; 2],
+}
+
+impl Block {
+    /// The sum of the integers.
+    #[inline(always)]
+    pub fn integer_sum(&self) -> i32 {
+        self.half_sums[0].wrapping_add(self.half_sums[1])
+    }
 }
 
 /// The size of a [`Block`] in float32 values, the unit of scratch memory.
@@ -264,9 +272,9 @@ fn round_block<const EIGHT: bool>(input: &[f32; BLOCK_LEN]) -> Block {
         let high = integers.map(|integer| (integer + (1 << (LOW_BITS - 1))) >> LOW_BITS);
         (high, std::array::from_fn(|index| (integers[index] - (high[index] << LOW_BITS)) as i8))
     };
-    let sum = |integers: &[i32]| integers.iter().sum();
+    let sum = |integers: &[i32]| integers.iter().sum::<i32>();
     let (high, half_sums) = (high.map(|high| high as i8), [sum(&integers[..16]), sum(&integers[16..])]);
-    Block { high, low, scale, sum: sum(&integers), half_sums }
+    Block { high, low, scale, sum: sum(&integers) as f32, half_sums }
 }
 
 /// Rounds a row into the blocks of each destination. No other thread may access these blocks at the same time.
@@ -327,7 +335,7 @@ fn round_block_avx2<const EIGHT: bool>(input: &[f32; BLOCK_LEN], block: &mut Blo
     let sums = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
     block.scale = scale;
     block.half_sums = [_mm_cvtsi128_si32(sums), _mm_extract_epi32::<1>(sums)];
-    block.sum = block.half_sums[0] + block.half_sums[1];
+    block.sum = block.integer_sum() as f32;
 }
 
 #[cfg(test)]
@@ -381,7 +389,8 @@ mod tests {
                     }
                     prop_assert!(bits == ActivationBits::Fifteen || block.low == [0; BLOCK_LEN], "no kernel reads the low plane");
                     let sum = |integers: &[i32]| integers.iter().sum::<i32>();
-                    prop_assert_eq!(block.sum, sum(&integers));
+                    prop_assert_eq!(f64::from(block.sum), f64::from(sum(&integers)));
+                    prop_assert_eq!(block.integer_sum(), sum(&integers));
                     prop_assert_eq!(block.half_sums, [sum(&integers[..16]), sum(&integers[16..])]);
                 }
             }

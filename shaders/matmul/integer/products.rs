@@ -65,19 +65,20 @@ pub(super) unsafe fn product<R: Registers, T: Terms>(
     // SAFETY: the caller guarantees the CPU features.
     unsafe {
         if !T::HALVES {
-            return scaled::<R, T>(R::add(first, second), activations.sum, offset, scales[0], minima[0], None);
+            let sum = (activations.integer_sum(), R::splat(activations.sum));
+            return scaled::<R, T>(R::add(first, second), sum, offset, scales[0], minima[0], None);
         }
-        let [first_sum, second_sum] = activations.half_sums;
+        let [first_sum, second_sum] = activations.half_sums.map(|sum| (sum, R::to_floats(R::splat_integer(sum))));
         let first = scaled::<R, T>(first, first_sum, offset, scales[0], minima[0], None);
         scaled::<R, T>(second, second_sum, offset, scales[1], minima[1], Some(first))
     }
 }
 
-/// `scale * (dot - offset * sum) + minimum * sum + addend`.
+/// `scale * (dot - offset * sum) + minimum * sum + addend`. The sum is given as an integer and as floats.
 #[inline(always)]
 unsafe fn scaled<R: Registers, T: Terms>(
     mut dot: R::Integers,
-    sum: i32,
+    (sum, sums): (i32, R::Floats),
     offset: u8,
     scale: R::Floats,
     minimum: R::Floats,
@@ -93,6 +94,6 @@ unsafe fn scaled<R: Registers, T: Terms>(
             Some(addend) => R::multiply_add(scale, R::to_floats(dot), addend),
             None => R::multiply(scale, R::to_floats(dot)),
         };
-        if T::ADDEND { R::multiply_add(minimum, R::to_floats(R::splat_integer(sum)), product) } else { product }
+        if T::ADDEND { R::multiply_add(minimum, sums, product) } else { product }
     }
 }
