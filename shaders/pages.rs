@@ -73,6 +73,27 @@ impl<T: Plain> Pages<T> {
         unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
     }
 
+    /// Gives the physical memory of a range back, in units of 64 KiB that lie in it as a whole. The values there are arbitrary
+    /// afterwards. Without effect on systems other than Linux.
+    ///
+    /// # Safety
+    /// No reference to values of the range exists.
+    pub unsafe fn release(&self, range: Range<usize>) {
+        const UNIT: usize = 64 << 10;
+        let start = (range.start * size_of::<T>()).next_multiple_of(UNIT);
+        let end = range.end.min(self.len) * size_of::<T>() / UNIT * UNIT;
+        if start >= end {
+            return;
+        }
+        #[cfg(target_os = "linux")]
+        {
+            let advice = memmap2::UncheckedAdvice::DontNeed;
+            // SAFETY: the range is inside the map, and by the caller's promise nothing refers to it. If the system refuses, the
+            // memory stays.
+            let _ = unsafe { self.map.unchecked_advise_range(advice, start, end - start) };
+        }
+    }
+
     /// The number of values, without creating a reference to them, unlike the length of the slice.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -153,5 +174,20 @@ mod tests {
         let mut large = Pages::<u8>::zeroed_large(5 << 20);
         large.fill(3);
         assert!(large.iter().all(|&value| value == 3));
+    }
+
+    #[test]
+    fn released_memory_can_be_written_again_and_its_neighbours_stay() {
+        let mut pages = Pages::<u8>::zeroed(1 << 20);
+        pages.fill(3);
+        // SAFETY: no reference exists.
+        unsafe { pages.release(100_000..900_000) };
+        let stays = |range: Range<usize>| pages[range].iter().all(|&value| value == 3);
+        assert!(stays(0..100_000) && stays(900_000..1 << 20));
+        pages.fill(4);
+        assert!(pages.iter().all(|&value| value == 4));
+        // SAFETY: as above.
+        unsafe { pages.release(10..20) };
+        assert!(pages.iter().all(|&value| value == 4), "less than a unit");
     }
 }

@@ -17,18 +17,14 @@ pub use cuelight_shaders::lora::{Adapter, AdapterUse};
 pub use cuelight_shaders::op::Sight;
 pub use cuelight_shaders::sample_token::{RowSamplingParams, SampledToken};
 
+pub use crate::cache_unit::{BlockId, CacheLayout, CacheUnit, SlotId, UnitBytes, UnitKind};
+
 use crate::graph::MostRows;
 use crate::mapped_file::FileChange;
 use crate::profile::{Cost, OpSpan};
 
 /// A token of the model's vocabulary.
 pub type TokenId = u32;
-
-/// A block of the KV cache.
-pub type BlockId = u32;
-
-/// A slot for the recurrent state of a sequence.
-pub type SlotId = u32;
 
 /// Tokens in one KV block.
 pub const BLOCK_TOKENS: usize = cuelight_shaders::kv::BLOCK_TOKENS;
@@ -483,16 +479,6 @@ pub struct CanvasLimits {
     pub width: usize,
 }
 
-/// How an engine stores the content of a KV block, for copies of blocks outside of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BlockLayout {
-    /// Bytes of the content of one block.
-    pub bytes: usize,
-    /// What the bytes mean, next to the model's weights: the device, its arithmetic, the types and the ops. An engine of the same
-    /// weights and description computes the same bytes for the same tokens and can read those of another.
-    pub description: String,
-}
-
 /// Why a step failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
@@ -550,16 +536,16 @@ impl Engine for Box<dyn Engine> {
         (**self).cost(step)
     }
 
-    fn block_layout(&self) -> Option<BlockLayout> {
-        (**self).block_layout()
+    fn cache_layout(&self) -> Option<CacheLayout> {
+        (**self).cache_layout()
     }
 
-    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
-        (**self).read_blocks(copies)
+    fn read_units(&mut self, copies: &mut [(CacheUnit, &mut [u8])]) -> Result<(), EngineError> {
+        (**self).read_units(copies)
     }
 
-    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
-        (**self).write_blocks(contents)
+    fn write_units(&mut self, contents: &[(CacheUnit, &[u8])]) -> Result<(), EngineError> {
+        (**self).write_units(contents)
     }
 }
 
@@ -591,28 +577,27 @@ pub trait Engine: Send + 'static {
     /// [`EngineError`] when no step waits for this result, or the device is lost.
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError>;
 
-    /// The layout of copied KV blocks; `None` if blocks cannot be copied, or are of no use without the recurrent state that belongs
-    /// to them.
-    fn block_layout(&self) -> Option<BlockLayout> {
+    /// The layout of copied KV blocks and recurrent states; `None` if they cannot be copied.
+    fn cache_layout(&self) -> Option<CacheLayout> {
         None
     }
 
-    /// Copies the contents of blocks to memory of [`BlockLayout::bytes`] each. Blocks until that is done.
+    /// Copies the contents of units to memory of [`CacheLayout::bytes`]. Blocks until that is done.
     ///
     /// # Errors
-    /// [`EngineError::DeviceLost`] when the device fails or copies no blocks.
-    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
+    /// [`EngineError::DeviceLost`] when the device fails or copies nothing.
+    fn read_units(&mut self, copies: &mut [(CacheUnit, &mut [u8])]) -> Result<(), EngineError> {
         let _ = copies;
-        Err(EngineError::DeviceLost("it copies no blocks".to_owned()))
+        Err(EngineError::DeviceLost("it copies nothing from its cache".to_owned()))
     }
 
-    /// Replaces the contents of blocks by copies that an engine with the same [`BlockLayout`] has made. Blocks until that is done.
+    /// Replaces the contents of units by copies that an engine with the same [`CacheLayout`] has made. Blocks until that is done.
     ///
     /// # Errors
-    /// As [`Engine::read_blocks`].
-    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
+    /// As [`Engine::read_units`].
+    fn write_units(&mut self, contents: &[(CacheUnit, &[u8])]) -> Result<(), EngineError> {
         let _ = contents;
-        Err(EngineError::DeviceLost("it copies no blocks".to_owned()))
+        Err(EngineError::DeviceLost("it copies nothing to its cache".to_owned()))
     }
 
     /// The minimum work of the step's ops; `None` if the engine does not know it.

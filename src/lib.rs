@@ -24,7 +24,7 @@
 //! - [`constraint`]: which tokens a schema or grammar allows next
 //! - [`perplexity`]: the likelihood of a text
 //! - [`memory`]: the memory plan of a model
-//! - [`host_blocks`]: host memory for copies of KV blocks
+//! - [`cache_unit`]: KV blocks and recurrent states, as what is copied of a cache; [`host_memory`]: host memory for copies
 //! - [`load`]: plans and loads a model
 //! - [`quantization_recipe`]: the format of each tensor of a quantized model
 //! - [`importance`]: measures which columns of matrices matter, for [`quantize`]
@@ -37,6 +37,7 @@
 
 pub mod adapters;
 pub mod backend;
+pub mod cache_unit;
 pub mod cancel;
 pub mod cgroup;
 pub mod checkpoint;
@@ -48,7 +49,7 @@ pub mod experts;
 pub mod format;
 pub mod graph;
 pub mod heap;
-pub mod host_blocks;
+pub mod host_memory;
 pub mod importance;
 pub mod load;
 pub mod machine;

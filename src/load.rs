@@ -7,7 +7,7 @@
 //! - [`error`]: why it cannot be loaded
 //! - [`mod@plan`]: the plan, and loading by it
 //! - [`division`]: divides a model among devices
-//! - [`block_layout`]: what copies of KV blocks depend on
+//! - [`cache_layout`]: what copies of KV blocks and recurrent states depend on
 //! - [`part`]: the part of a model on one device
 //! - [`host_part`]: experts that the CPU computes for a device
 //! - [`expert_cache`]: divides a device's expert cache among layers
@@ -17,7 +17,7 @@
 //! - [`card`], [`progress`]: facts about a model, and how far its load is
 //! - [`recommended`]: what its publisher recommends next to the file
 
-mod block_layout;
+mod cache_layout;
 mod card;
 mod division;
 mod error;
@@ -43,7 +43,7 @@ pub use cuelight_shaders::attention::KvType;
 pub use cuelight_shaders::cpu::{ActivationBits, Kernel};
 pub use cuelight_shaders::tuning::Tuning;
 pub use error::LoadError;
-pub use options::{ChatTemplateOptions, CompanionMemory, GivenTemplate, LoadOptions, Source};
+pub use options::{ChatTemplateOptions, CompanionMemory, GivenTemplate, LoadOptions, Source, TierMemory};
 pub(crate) use part::{ModelPart, Target};
 pub use plan::{LoadPlan, LoadedModel, plan};
 pub use progress::LoadProgress;

@@ -1,4 +1,4 @@
-//! KV blocks of another server, with real engines: a prompt that one server computes and another continues gives the same tokens
+//! KV blocks and recurrent states of another server, with real engines: a prompt that one server computes and another continues gives the same tokens
 //! and the same bits of log-probability as on one server, also when the other server fails in any way.
 
 #![allow(clippy::unwrap_used)]
@@ -106,8 +106,44 @@ async fn a_continued_prompt_gives_the_same_bits_with_every_type_of_the_cache() {
             blocks += (request(seed, 0.0).prompt.len() - 1) as u64 / 16;
         }
         let counts = from_peers(&decode);
-        assert!(counts.loaded > 0 && counts.lost == 0, "{model}: {counts:?}");
-        assert_eq!(counts.loaded + counts.declined, blocks, "{model}: the others were expected to be computed faster");
+        assert!(counts.blocks.loaded > 0 && counts.blocks.lost == 0, "{model}: {counts:?}");
+        assert_eq!(
+            counts.blocks.loaded + counts.blocks.declined,
+            blocks,
+            "{model}: the others were expected to be computed faster"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_is_continued_with_its_recurrent_state() {
+    for model in ["qwen35.gguf", "lfm2.gguf", "mamba2.gguf"] {
+        let alone = runtime(load_options(model), 512, KvStoreOptions::default()).await;
+        let prefill = Prefill::start(load_options(model), &[]).await;
+        let decode = decode(load_options(model), any()).await;
+        for seed in SEEDS {
+            prefill.compute(request(seed, 0.0)).await;
+            let expected = answer(&alone, request(seed, 0.7)).await;
+            assert_eq!(continued(&decode, seed, &prefill.address).await, expected, "{model}");
+        }
+        let counts = from_peers(&decode);
+        assert!(counts.states.loaded > 0 && counts.states.lost == 0, "{model}: {counts:?}");
+        assert_eq!(counts.blocks.loaded > 0, model != "mamba2.gguf", "{model}: {counts:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_state_is_computed_instead() {
+    const MODEL: &str = "qwen35.gguf";
+    let alone = runtime(load_options(MODEL), 512, KvStoreOptions::default()).await;
+    let prefill = Prefill::start(load_options(MODEL), &[]).await;
+    for fault in [Fault::FlippedBit, Fault::CutOff, Fault::OtherBytes, Fault::Refusal] {
+        let decode = decode(load_options(MODEL), any()).await;
+        let peer = faulty(fault, prefill.address.clone()).await;
+        prefill.compute(request(2, 0.0)).await;
+        assert_eq!(continued(&decode, 2, &peer).await, answer(&alone, request(2, 0.7)).await, "{fault:?}");
+        let counts = from_peers(&decode);
+        assert_eq!((counts.states.lost, counts.blocks.loaded), (1, 0), "{fault:?}: it is asked for first");
     }
 }
 
@@ -127,7 +163,7 @@ async fn requests_at_the_same_time_are_continued_together() {
     for (seed, found) in SEEDS.into_iter().zip(answers) {
         assert_eq!(found, answer(&alone, request(seed, 0.7)).await);
     }
-    assert_eq!(from_peers(&decode).lost, 0);
+    assert_eq!(from_peers(&decode).blocks.lost, 0);
 }
 
 /// What is wrong with another server's answers.
@@ -175,7 +211,7 @@ async fn damaged_blocks_are_computed_instead() {
         let peer = faulty(fault, prefill.address.clone()).await;
         prefill.compute(request(2, 0.0)).await;
         assert_eq!(continued(&decode, 2, &peer).await, answer(&alone, request(2, 0.7)).await, "{fault:?}");
-        assert_eq!(from_peers(&decode).lost, 1, "{fault:?}");
+        assert_eq!(from_peers(&decode).blocks.lost, 1, "{fault:?}");
     }
 }
 
@@ -193,7 +229,7 @@ async fn a_server_that_is_gone_or_silent_costs_little_time() {
         assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
     }
     let counts = from_peers(&decode);
-    assert!(counts.loaded == 0 && counts.lost >= 3, "each of them was asked: {counts:?}");
+    assert!(counts.blocks.loaded == 0 && counts.blocks.lost >= 3, "each of them was asked: {counts:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -220,7 +256,7 @@ async fn blocks_are_loaded_only_from_allowed_servers_of_the_same_model() {
         let decode = decode(load_options(MODEL), PeerOptions { allowed, key }).await;
         server.compute(request(2, 0.0)).await;
         assert_eq!(continued(&decode, 2, &server.address).await, expected);
-        assert_eq!(from_peers(&decode).loaded > 0, is_loaded);
+        assert_eq!(from_peers(&decode).blocks.loaded > 0, is_loaded);
     }
 }
 
@@ -247,7 +283,7 @@ async fn with_a_key_blocks_of_servers_without_it_are_not_used() {
         let rule = format!("127.0.0.1:{}", keyless.port).parse().unwrap();
         let decode = decode(load_options(MODEL), PeerOptions { allowed: vec![rule], key }).await;
         assert_eq!(continued(&decode, 2, &keyless).await, expected);
-        assert_eq!(from_peers(&decode).loaded > 0, is_loaded);
+        assert_eq!(from_peers(&decode).blocks.loaded > 0, is_loaded);
     }
 }
 
@@ -269,7 +305,7 @@ async fn neither_the_body_of_a_refusal_nor_a_redirection_is_followed() {
         let decode = decode(load_options(MODEL), any()).await;
         assert_eq!(continued(&decode, 2, &peer).await, expected);
         assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
-        assert_eq!((from_peers(&decode).loaded, from_peers(&decode).lost), (0, 1));
+        assert_eq!((from_peers(&decode).blocks.loaded, from_peers(&decode).blocks.lost), (0, 1));
     }
 }
 
@@ -301,7 +337,7 @@ async fn a_router_passes_the_parameters_of_one_server_to_another() {
     let (_, second) = complete(&address, &second).await;
     assert_eq!(second["choices"][0]["text"], expected["choices"][0]["text"]);
     assert_eq!(second["usage"]["prompt_tokens_details"]["cached_tokens"], (prompt.len() - 1) / 16 * 16);
-    assert!(from_peers(&decode).loaded > 0);
+    assert!(from_peers(&decode).blocks.loaded > 0);
 
     let ask = |server: &PeerAddress, body: &Value| {
         reqwest::Client::new().post(format!("http://{server}/kv/blocks")).json(body).send()

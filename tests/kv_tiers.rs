@@ -1,5 +1,5 @@
-//! Lower tiers of the KV cache, with a real engine: a request whose blocks come from host memory or from the disk gives the same
-//! tokens and the same bits of log-probability as one that is computed, also after faults and after a restart of the server.
+//! Lower tiers of the KV cache, with a real engine: a request whose blocks and recurrent state come from host memory or from the disk
+//! gives the same tokens and the same bits of log-probability as one that is computed, also after faults and after a restart of the server.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,9 @@ use cuelight::core::tier::{Tier, TierCounts};
 use cuelight::pipeline::kv_store::{KvDirectory, KvStoreOptions};
 use cuelight::pipeline::policy::PolicyConfig;
 use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
-use cuelight_engine::engine::{BlockId, Engine, LogitsWanted, Progress, SequenceRows, Step, StepId};
+use cuelight_engine::engine::{
+    BlockId, CacheUnit, Engine, LogitsWanted, Progress, SequenceRows, SequenceState, SlotId, Step, StepId,
+};
 use cuelight_engine::load::{KvType, LoadOptions, plan};
 
 #[path = "support/actor_deaths.rs"]
@@ -53,6 +55,8 @@ impl Case {
         if is_small {
             let memory = plan(&options).unwrap().memory().clone();
             options.kv_bytes = Some(memory.used.kv / memory.kv_blocks as u64 * 18);
+            // For one or two sequences and as many checkpoints.
+            options.state_bytes = memory.used.state.checked_div(memory.state_slots as u64).map(|bytes| bytes * 4);
         }
         let policy = PolicyConfig { prefill_chunk_tokens: self.chunk, ..PolicyConfig::default() };
         start(options, RuntimeOptions { policy, kv_store, ..RuntimeOptions::default() }).await
@@ -97,7 +101,7 @@ fn disk(directory: &Path, host_bytes: u64) -> KvStoreOptions {
 /// Waits until the disk tier can be used.
 async fn wait_for_disk(runtime: &Runtime) {
     for _ in 0..1000 {
-        if tier(runtime, Tier::Disk).capacity > 0 {
+        if tier(runtime, Tier::Disk).capacity_bytes > 0 {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -107,9 +111,14 @@ async fn wait_for_disk(runtime: &Runtime) {
 
 /// The files of blocks in a directory.
 fn files(directory: &Path) -> Vec<PathBuf> {
+    files_of(directory, "kv")
+}
+
+/// The files with an extension in a directory of tiers.
+fn files_of(directory: &Path, extension: &str) -> Vec<PathBuf> {
     let folders = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
     let files = folders.flat_map(|folder| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()));
-    files.filter(|path| path.extension().is_some_and(|extension| extension == "kv")).collect()
+    files.filter(|path| path.extension().is_some_and(|found| found == extension)).collect()
 }
 
 async fn check_host(case: Case) {
@@ -119,7 +128,7 @@ async fn check_host(case: Case) {
         assert_eq!(answers(&runtime).await, expected);
     }
     let counts = tier(&runtime, Tier::Host);
-    assert!(counts.loaded > 0 && counts.stored > 0 && counts.lost == 0, "{counts:?}");
+    assert!(counts.blocks.loaded > 0 && counts.blocks.stored > 0 && counts.blocks.lost == 0, "{counts:?}");
     runtime.shutdown(Duration::ZERO).await;
 }
 
@@ -134,12 +143,16 @@ async fn blocks_from_host_memory_give_the_same_bits_with_every_type_and_chunk() 
     }
 }
 
-/// The bits of the logits of one more token after `length` tokens in these blocks.
-fn logits(engine: &mut impl Engine, id: u64, blocks: &[BlockId], rows: std::ops::Range<u32>) -> Vec<u32> {
+/// Where a prompt is in an engine's cache.
+type Places = (&'static [BlockId], SlotId);
+
+/// The bits of the logits after these rows of a prompt.
+fn logits(engine: &mut impl Engine, id: u64, (blocks, slot): Places, rows: std::ops::Range<u32>) -> Vec<u32> {
     let sequence = SequenceRows {
         tokens: rows.clone().map(|token| token * 7 % 500).collect(),
         first_position: rows.start,
         block_table: blocks.to_vec(),
+        state: SequenceState::in_place(engine.limits(), slot, rows.start, rows.len()),
         logits: LogitsWanted::Last,
         ..SequenceRows::default()
     };
@@ -149,44 +162,55 @@ fn logits(engine: &mut impl Engine, id: u64, blocks: &[BlockId], rows: std::ops:
     }
 }
 
-/// Copies the blocks of a prompt to other blocks, of the same engine and of another one, and continues the prompt there.
-fn check_copies(device: &str, kv_type: KvType) {
+/// The units of a prompt, as far as they have bytes.
+fn units(engine: &impl Engine, (blocks, slot): Places) -> Vec<CacheUnit> {
+    let bytes = engine.cache_layout().unwrap().bytes;
+    let all = blocks.iter().copied().map(CacheUnit::Block).chain([CacheUnit::State(slot)]);
+    all.filter(|unit| bytes.of(unit.kind()) > 0).collect()
+}
+
+/// Copies the units of a prompt to other ones, of the same engine and of another one, and continues the prompt there.
+fn check_copies(model: &str, device: &str, kv_type: KvType) {
     let load = || {
         let options = LoadOptions {
             threads: 2,
             context_tokens: Some(256),
             device: device.parse().unwrap(),
             kv_type,
-            ..LoadOptions::new(checkpoint("llama-q4_0.gguf"))
+            ..LoadOptions::new(checkpoint(model))
         };
         plan(&options).and_then(|plan| plan.load_engine(&mut |_| {})).unwrap()
     };
     let (mut engine, mut other) = (load(), load());
-    let layout = engine.block_layout().unwrap();
-    assert_eq!(Some(&layout), other.block_layout().as_ref());
-    logits(&mut engine, 0, &[3, 0, 5], 0..40);
-    let mut copies = [3, 0, 5].map(|block| (block, vec![0xff; layout.bytes]));
-    let mut to_read: Vec<(BlockId, &mut [u8])> =
-        copies.iter_mut().map(|(block, bytes)| (*block, &mut bytes[..])).collect();
-    engine.read_blocks(&mut to_read).unwrap();
+    let layout = engine.cache_layout().unwrap();
+    assert_eq!(Some(&layout), other.cache_layout().as_ref());
+    let (first, second): (Places, Places) = ((&[3, 0, 5], 1), (&[6, 7, 1], 0));
+    logits(&mut engine, 0, first, 0..40);
+    let of_unit = |unit: CacheUnit| (unit, vec![0xff; layout.bytes.of(unit.kind())]);
+    let mut copies: Vec<_> = units(&engine, first).into_iter().map(of_unit).collect();
+    let mut to_read: Vec<(CacheUnit, &mut [u8])> =
+        copies.iter_mut().map(|(unit, bytes)| (*unit, &mut bytes[..])).collect();
+    engine.read_units(&mut to_read).unwrap();
     assert!(copies.iter().all(|(_, bytes)| bytes.iter().any(|byte| *byte != 0xff)));
-    let contents: Vec<(BlockId, &[u8])> =
-        [6, 7, 1].into_iter().zip(copies.iter().map(|(_, bytes)| &bytes[..])).collect();
-    engine.write_blocks(&contents).unwrap();
-    other.write_blocks(&contents).unwrap();
-    let expected = logits(&mut engine, 1, &[3, 0, 5], 40..41);
-    assert_eq!(logits(&mut engine, 2, &[6, 7, 1], 40..41), expected, "{device} {kv_type}, other blocks");
-    assert_eq!(logits(&mut other, 1, &[6, 7, 1], 40..41), expected, "{device} {kv_type}, another engine");
+    let contents = copies.iter().map(|(_, bytes)| &bytes[..]);
+    let contents: Vec<(CacheUnit, &[u8])> = units(&engine, second).into_iter().zip(contents).collect();
+    engine.write_units(&contents).unwrap();
+    other.write_units(&contents).unwrap();
+    let expected = logits(&mut engine, 1, first, 40..41);
+    assert_eq!(logits(&mut engine, 2, second, 40..41), expected, "{model} {device} {kv_type}, other units");
+    assert_eq!(logits(&mut other, 1, second, 40..41), expected, "{model} {device} {kv_type}, another engine");
 }
 
 #[test]
-fn copied_blocks_give_the_same_bits_in_other_blocks_and_engines() {
-    for kv_type in KvType::ALL {
-        check_copies("cpu", *kv_type);
+fn copied_units_give_the_same_bits_in_other_places_and_engines() {
+    let recurrent = RECURRENT.map(|model| (model, KvType::F16));
+    let attention = KvType::ALL.iter().map(|kv_type| ("llama-q4_0.gguf", *kv_type));
+    for (model, kv_type) in attention.chain(recurrent) {
+        check_copies(model, "cpu", kv_type);
         if has_device() {
-            check_copies("vulkan:0", *kv_type);
+            check_copies(model, "vulkan:0", kv_type);
             // The layers are divided between two engines.
-            check_copies("cpu,vulkan:0", *kv_type);
+            check_copies(model, "cpu,vulkan:0", kv_type);
         }
     }
 }
@@ -207,7 +231,7 @@ async fn requests_at_the_same_time_with_preemption_give_the_same_bits() {
             assert_eq!(task.await.unwrap(), expected[seed], "request {seed}");
         }
     }
-    assert!(tier(&runtime, Tier::Host).loaded > 0);
+    assert!(tier(&runtime, Tier::Host).blocks.loaded > 0);
     runtime.shutdown(Duration::ZERO).await;
 }
 
@@ -217,14 +241,14 @@ async fn host_memory_outlives_the_executor_and_the_scheduler() {
     let expected = case.expected().await;
     let runtime = case.start(true, host(64 << 20)).await;
     assert_eq!(answers(&runtime).await, expected);
-    let before = tier(&runtime, Tier::Host).blocks;
+    let before = tier(&runtime, Tier::Host).bytes;
     for role in [Role::Executor, Role::Scheduler] {
         assert!(role.kill(&runtime, 0));
-        let loaded = tier(&runtime, Tier::Host).loaded;
+        let loaded = tier(&runtime, Tier::Host).blocks.loaded;
         assert_eq!(answers(&runtime).await, expected, "after {role:?} died");
         let counts = tier(&runtime, Tier::Host);
-        let of_new_scheduler = role == Role::Scheduler && counts.loaded > 0;
-        assert!(counts.blocks >= before && (counts.loaded > loaded || of_new_scheduler), "{counts:?}");
+        let of_new_scheduler = role == Role::Scheduler && counts.blocks.loaded > 0;
+        assert!(counts.bytes >= before && (counts.blocks.loaded > loaded || of_new_scheduler), "{counts:?}");
     }
     runtime.shutdown(Duration::ZERO).await;
 }
@@ -247,7 +271,7 @@ async fn a_restarted_server_finds_the_blocks_of_the_disk() {
     wait_for_disk(&runtime).await;
     assert_eq!(answers(&runtime).await, expected);
     let counts = tier(&runtime, Tier::Disk);
-    assert!(counts.loaded > 0 && counts.lost == 0, "{counts:?}");
+    assert!(counts.blocks.loaded > 0 && counts.blocks.lost == 0, "{counts:?}");
     runtime.shutdown(Duration::from_secs(30)).await;
 }
 
@@ -258,7 +282,7 @@ async fn blocks_of_another_type_of_values_are_not_used() {
         let case = Case::cpu(kv_type, 512);
         let runtime = case.start(true, disk(directory.path(), 0)).await;
         wait_for_disk(&runtime).await;
-        assert_eq!(tier(&runtime, Tier::Disk).blocks, 0, "{kv_type} finds what another type has left");
+        assert_eq!(tier(&runtime, Tier::Disk).bytes, 0, "{kv_type} finds what another type has left");
         assert_eq!(answers(&runtime).await, case.expected().await);
         runtime.shutdown(Duration::from_secs(30)).await;
     }
@@ -286,16 +310,106 @@ async fn damaged_files_never_change_an_answer() {
     wait_for_disk(&runtime).await;
     assert_eq!(answers(&runtime).await, expected);
     let counts = tier(&runtime, Tier::Disk);
-    assert!(counts.lost > 0, "{counts:?}");
+    assert!(counts.blocks.lost > 0, "{counts:?}");
     runtime.shutdown(Duration::from_secs(30)).await;
 }
 
+/// Models with recurrent layers of each kind: the gated delta rule, short convolutions, Mamba 2 next to attention, and Mamba 2 alone,
+/// which has no keys and values.
+const RECURRENT: [&str; 4] = ["qwen35.gguf", "lfm2.gguf", "granitehybrid.gguf", "mamba2.gguf"];
+
+fn recurrent(model: &'static str, chunk: usize) -> Case {
+    Case { model, ..Case::cpu(KvType::F16, chunk) }
+}
+
+/// A message that begins as the prompt of a seed, and its answer.
+async fn next_messages(runtime: &Runtime, seeds: std::ops::Range<u64>) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    for seed in seeds {
+        let mut next = request(seed, 0.0);
+        next.prompt.extend((0..20).map(|token| (token * 13 + 1) % 500));
+        answers.push(answer(runtime, next).await);
+    }
+    answers
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_model_with_recurrent_state_runs_without_lower_tiers() {
-    let case = Case { model: "qwen35moe.gguf", ..Case::cpu(KvType::F16, 512) };
+async fn states_from_host_memory_give_the_same_bits_with_every_kind_of_recurrent_layer() {
+    for (model, chunk) in RECURRENT.into_iter().zip([512, 7, 1, 512]) {
+        let case = recurrent(model, chunk);
+        let (expected, next) = {
+            let runtime = case.start(false, KvStoreOptions::default()).await;
+            let expected = (answers(&runtime).await, next_messages(&runtime, SEEDS).await);
+            runtime.shutdown(Duration::ZERO).await;
+            expected
+        };
+        let runtime = case.start(true, host(64 << 20)).await;
+        for _ in 0..2 {
+            assert_eq!(answers(&runtime).await, expected, "{model}");
+            assert_eq!(next_messages(&runtime, SEEDS).await, next, "{model}");
+        }
+        let counts = tier(&runtime, Tier::Host);
+        assert!(counts.states.loaded > 0 && counts.states.lost + counts.blocks.lost == 0, "{model}: {counts:?}");
+        assert_eq!(counts.blocks.stored > 0, model != "mamba2.gguf", "{model}: {counts:?}");
+        runtime.shutdown(Duration::ZERO).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_at_the_same_time_give_the_same_bits_with_states_in_tiers() {
+    let case = recurrent("qwen35.gguf", 7);
     let expected = case.expected().await;
-    let runtime = case.start(false, host(16 << 20)).await;
-    assert_eq!(answers(&runtime).await, expected);
-    assert_eq!(tier(&runtime, Tier::Host), TierCounts::default());
+    let runtime = case.start(true, host(64 << 20)).await;
+    for _ in 0..3 {
+        let running: Vec<_> = SEEDS
+            .map(|seed| {
+                let runtime = runtime.clone();
+                tokio::spawn(async move { answer(&runtime, request(seed, 0.0)).await })
+            })
+            .collect();
+        for (seed, task) in running.into_iter().enumerate() {
+            assert_eq!(task.await.unwrap(), expected[seed], "request {seed}");
+        }
+    }
+    for role in [Role::Executor, Role::Scheduler] {
+        assert!(role.kill(&runtime, 0));
+        assert_eq!(answers(&runtime).await, expected, "after {role:?} died");
+    }
+    assert!(tier(&runtime, Tier::Host).states.loaded > 0);
     runtime.shutdown(Duration::ZERO).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_server_finds_the_states_of_the_disk_and_notices_damaged_ones() {
+    for model in ["qwen35.gguf", "mamba2.gguf"] {
+        let directory = tempfile::tempdir().unwrap();
+        let case = recurrent(model, 512);
+        let expected = case.expected().await;
+        let runtime = case.start(true, disk(directory.path(), 0)).await;
+        wait_for_disk(&runtime).await;
+        assert_eq!(answers(&runtime).await, expected);
+        runtime.shutdown(Duration::from_secs(30)).await;
+        drop(runtime);
+        let runtime = case.start(true, disk(directory.path(), 0)).await;
+        wait_for_disk(&runtime).await;
+        assert_eq!(answers(&runtime).await, expected);
+        let counts = tier(&runtime, Tier::Disk);
+        assert!(counts.states.loaded > 0 && counts.states.lost + counts.blocks.lost == 0, "{model}: {counts:?}");
+        runtime.shutdown(Duration::from_secs(30)).await;
+        drop(runtime);
+        let states = files_of(directory.path(), "state");
+        assert!(!states.is_empty());
+        for (index, file) in states.into_iter().enumerate() {
+            let mut bytes = fs::read(&file).unwrap();
+            let at = bytes.len() * (index % 7) / 7;
+            bytes[at] ^= 0x55;
+            fs::write(&file, if index % 5 == 4 { &bytes[..at] } else { &bytes[..] }).unwrap();
+        }
+        let runtime = case.start(true, disk(directory.path(), 0)).await;
+        wait_for_disk(&runtime).await;
+        assert_eq!(answers(&runtime).await, expected);
+        let counts = tier(&runtime, Tier::Disk);
+        assert!(counts.states.lost > 0 && counts.states.loaded == 0, "{model}: {counts:?}");
+        runtime.shutdown(Duration::from_secs(30)).await;
+    }
 }

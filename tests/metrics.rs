@@ -11,6 +11,7 @@ use cuelight::api::ServerOptions;
 use cuelight::metrics::catalogue::{self, Kind, METRICS};
 use cuelight::metrics::exposition::{Compat, Exposition};
 use cuelight::metrics::vllm::{self, alias_names};
+use cuelight::pipeline::kv_store::KvStoreOptions;
 use cuelight::pipeline::runtime::RuntimeOptions;
 use cuelight::pipeline::simulated_vision::SimulatedVision;
 use cuelight::pipeline::simulation::SimulatedModel;
@@ -113,6 +114,33 @@ async fn the_scraped_values_match_the_requests() {
     assert_eq!(model("cuelight_sequences_capacity", REPLICA), 16.0);
     assert_eq!(model("cuelight_model_state", ",state=\"ready\""), 1.0);
     assert_eq!(model("cuelight_model_state", ",state=\"loading\""), 0.0);
+}
+
+/// With two slots the second prompt takes that of the first one's checkpoint, which goes to host memory and comes back.
+#[tokio::test(start_paused = true)]
+async fn recurrent_states_in_host_memory_are_counted() {
+    let (recorder, exposition) = Exposition::new(Compat::None).unwrap();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let options = ServerOptions { metrics: Some(exposition), ..ServerOptions::new(MODEL) };
+    let kv_store = KvStoreOptions { host_bytes: 1 << 20, ..KvStoreOptions::default() };
+    let runtime = RuntimeOptions { model_id: MODEL.into(), kv_store, ..RuntimeOptions::default() };
+    let mut model = model();
+    model.limits.state_slots = 2;
+    let server = Server::start_with(model, runtime, options).await;
+    for word in ["hello ", "other ", "hello "] {
+        let body = json!({ "model": MODEL, "prompt": word.repeat(10), "max_tokens": 2, "speculation": false });
+        server.ok("/v1/completions", &body).await;
+    }
+    server.settle().await;
+    let text = server.get("/metrics").await.text();
+    let samples = samples(&text);
+    let of_replica = |name: &str| samples[&*format!("{name}{{model=\"{MODEL}\",replica=\"0\",tier=\"host\"}}")];
+    let of_model = |name: &str| samples[&*format!("{name}{{model=\"{MODEL}\",tier=\"host\"}}")];
+    assert_eq!(of_replica("cuelight_kv_tier_capacity_bytes"), f64::from(1 << 20));
+    assert!(of_replica("cuelight_kv_tier_states") >= 1.0 && of_replica("cuelight_kv_tier_bytes") >= 8.0);
+    assert!(of_model("cuelight_kv_tier_stored_states_total") >= 1.0);
+    assert_eq!(of_model("cuelight_kv_tier_loaded_states_total"), 1.0);
+    assert_eq!(of_model("cuelight_kv_tier_loaded_blocks_total"), 0.0, "the blocks are on the device");
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use cuelight::core::request::{FinishReason, GenerationError, GenerationRequest, SubmitError};
 use cuelight::core::stop_strings::StopStrings;
 use cuelight::pipeline::executor::EngineHost;
+use cuelight::pipeline::kv_store::KvStoreOptions;
 use cuelight::pipeline::policy::{PolicyConfig, SpeculationMode};
 use cuelight::pipeline::runtime::{Runtime, RuntimeOptions, Status};
 use cuelight::pipeline::simulation::{Fault, SimulatedModel, tokenizer};
@@ -95,6 +96,11 @@ async fn two_clients_share_steps() {
     assert!(steps <= 32, "{steps} steps for 2 x 30 tokens");
 }
 
+/// A lower tier of so many bytes.
+fn host_memory(bytes: u64) -> KvStoreOptions {
+    KvStoreOptions { host_bytes: bytes, ..KvStoreOptions::default() }
+}
+
 #[tokio::test(start_paused = true)]
 async fn batching_chunks_and_preemption_do_not_change_any_bit() {
     let mut asked = request("a prompt of some length, so that it is cut into many chunks", 60);
@@ -108,7 +114,8 @@ async fn batching_chunks_and_preemption_do_not_change_any_bit() {
             let mut model = timed_model();
             (model.limits.kv_blocks, model.limits.state_slots) = (kv_blocks, state_slots);
             let policy = PolicyConfig { prefill_chunk_tokens, steps_in_flight, ..PolicyConfig::default() };
-            let runtime = start(model, RuntimeOptions { policy, ..options() }).await;
+            let kv_store = host_memory(if state_slots > 0 { 20_000 } else { 0 });
+            let runtime = start(model, RuntimeOptions { policy, kv_store, ..options() }).await;
             let mut others = Vec::new();
             for i in 0..16 {
                 let other = request(&format!("another request, number {i}"), 100);
@@ -571,6 +578,8 @@ async fn chaos(seed: u64, requests: usize) -> Vec<Received> {
         client_stall_timeout: STALL_TIMEOUT,
         step_timeout: Duration::from_secs(2),
         max_requests: 64,
+        // For about a hundred blocks, with their states.
+        kv_store: host_memory([0, 20_000][seed as usize / 3 % 2]),
         ..options()
     };
     let runtime = start(model, options).await;

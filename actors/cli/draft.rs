@@ -2,7 +2,9 @@
 
 use cuelight_engine::engine::Engine;
 use cuelight_engine::format::tokenizer::Tokenizer;
-use cuelight_engine::load::{self, CompanionMemory, LoadCancel, LoadError, LoadOptions, LoadPlan, Section, Source};
+use cuelight_engine::load::{
+    self, CompanionMemory, LoadCancel, LoadError, LoadOptions, LoadPlan, Section, Source, TierMemory,
+};
 use cuelight_engine::memory::format_bytes;
 
 use super::hints::explain_load;
@@ -55,7 +57,7 @@ pub fn of_config(of_model: &LoadOptions, context: &Context) -> Result<Option<Dra
         device_bytes: None,
         expert_cache_bytes: None,
         request_bytes: 0,
-        tier_bytes: 0,
+        tiers: TierMemory::default(),
         adapters: None,
         vision: Vec::new(),
         takes_embeddings: false,

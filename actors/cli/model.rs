@@ -11,7 +11,7 @@ use std::time::Duration;
 use cuelight_engine::engine::{BLOCK_TOKENS, Engine};
 use cuelight_engine::load::{
     self, ChatTemplateOptions, ComputeDevice, GivenTemplate, Kernel, LoadCancel, LoadError, LoadOptions, LoadPlan,
-    LoadProgress, LoadedModel, MemoryPlan, Recommended, RequestDefaults, Section, Source, VulkanOptions,
+    LoadProgress, LoadedModel, MemoryPlan, Recommended, RequestDefaults, Section, Source, TierMemory, VulkanOptions,
 };
 use cuelight_engine::memory::format_bytes;
 use cuelight_engine::sample::PartialSampling;
@@ -60,7 +60,7 @@ pub fn load_options(config: &Config, tuned: &Tuned, source: Source) -> Result<Lo
         state_bytes: config.state_memory.map(|size| size.0),
         memory_bytes: None,
         request_bytes: 0,
-        tier_bytes: 0,
+        tiers: TierMemory::default(),
         draft: Vec::new(),
         vision: Vec::new(),
         kv_type: config.kv_type,
@@ -205,8 +205,8 @@ pub fn plan_within(
     let replicas = context.config.replicas.get() as u64;
     let (specs, adapters) = lora::of_config(&context.config)?.unzip();
     let options = file_options(model, context)?;
-    let tier_bytes = tier_bytes(&context.config);
-    let options = LoadOptions { request_bytes: request_bytes / replicas, tier_bytes, adapters, ..options };
+    let tiers = tier_memory(&context.config);
+    let options = LoadOptions { request_bytes: request_bytes / replicas, tiers, adapters, ..options };
     let found = vision::of_config(model, &options, context)?;
     let options = vision::with_vision(options, found.as_deref(), context.config.replicas);
     let (options, draft) = with_draft(options, context)?;
@@ -226,15 +226,11 @@ pub fn plan_within(
     Ok((factory, planned))
 }
 
-/// Host memory for copies of KV blocks of each replica of a model that is served.
+/// Host memory for copies of KV blocks and recurrent states of each replica of a model that is served.
 #[must_use]
-pub fn tier_bytes(config: &Config) -> u64 {
+pub fn tier_memory(config: &Config) -> TierMemory {
     let host_bytes = config.kv_host_memory.map_or(0, |size| size.0);
-    KvStoreOptions::reserved_bytes(
-        host_bytes,
-        config.kv_disk.is_some() || !config.kv_peer.is_empty(),
-        config.replicas.get(),
-    )
+    KvStoreOptions::reserved(host_bytes, config.kv_disk.is_some() || !config.kv_peer.is_empty(), config.replicas.get())
 }
 
 /// The draft model of the configuration, and the options of the model with the memory that it uses.

@@ -310,13 +310,13 @@ fn models_directory(path: &Path, args: &Args, context: &Context) -> Result<Model
     }
     // A wrong setting fails here, and not at the first request.
     let options = model::load_options(config, context.tuned(), Source::File(path.to_owned()))?;
-    let (replicas, tier_bytes) = (config.replicas, model::tier_bytes(config));
+    let (replicas, tiers) = (config.replicas, model::tier_memory(config));
     let named = args.models.iter().map(|argument| split_name(argument).1.to_owned());
     let store = Arc::new(HubStore::new(context.hub(), path.to_owned()).keeping(named));
     let known = store.clone();
     let vision = VisionSettings::of_config(config).of_each_model();
     let make = move |file: &Path| -> Arc<dyn ModelFactory> {
-        let options = LoadOptions { source: Source::File(file.to_owned()), tier_bytes, ..options.clone() };
+        let options = LoadOptions { source: Source::File(file.to_owned()), tiers, ..options.clone() };
         let vision = vision.clone();
         Arc::new(FoundModel { link: file.to_owned(), options, vision, replicas, store: known.clone() })
     };

@@ -56,7 +56,7 @@ impl Counts {
             slots_cached: self.slots_cached + other.slots_cached,
             slots_total: self.slots_total + other.slots_total,
             slot_evictions: self.slot_evictions + other.slot_evictions,
-            tiers: std::array::from_fn(|tier| self.tiers[tier].plus(other.tiers[tier])),
+            tiers: std::array::from_fn(|tier| self.tiers[tier] + other.tiers[tier]),
         }
     }
 }

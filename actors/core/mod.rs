@@ -4,6 +4,7 @@
 pub mod adapter_counts;
 pub mod block_hash;
 pub mod cache_change;
+pub mod cached_unit;
 pub mod counts;
 pub mod draft;
 pub mod ended_request;

@@ -1,15 +1,18 @@
-//! Where copies of KV blocks are outside of the engine.
+//! Where copies of KV blocks and recurrent states are outside of the engine.
 
 use std::fmt;
+use std::ops::{Add, Index, IndexMut};
 
-/// A place from which KV blocks are loaded.
+use super::cached_unit::{UnitBytes, UnitKind};
+
+/// A place from which units of the cache are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tier {
     /// Host memory. Lost with the process.
     Host,
     /// Files in a directory.
     Disk,
-    /// Another server. Nothing is sent there: it has the blocks of prompts that it has computed for this server.
+    /// Another server. Nothing is sent there: it has the units of prompts that it has computed for this server.
     Peer,
 }
 
@@ -37,52 +40,105 @@ impl fmt::Display for Tier {
     }
 }
 
-/// Identifies the read of some blocks from a tier.
+/// Identifies the read of some units from a tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FetchId(pub u64);
 
-/// How much a tier takes.
+/// How much a tier takes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TierLimits {
-    /// Blocks that it holds; 0 for a tier that is not used.
-    pub blocks: usize,
-    /// Blocks that may be on their way to it.
-    pub arriving: usize,
-    /// Blocks that are read from it at once.
-    pub piece: usize,
+    /// What it holds; 0 for a tier that is not used.
+    pub bytes: u64,
+    /// What may be on its way to it.
+    pub arriving: u64,
+    /// What is read from it at once, but at least one unit.
+    pub piece: u64,
+    /// What a unit of each kind takes there.
+    pub of_unit: UnitBytes,
 }
 
-/// The state of a tier in numbers.
+impl TierLimits {
+    /// Bytes that a unit takes.
+    #[must_use]
+    pub fn of(&self, kind: UnitKind) -> u64 {
+        self.of_unit.of(kind) as u64
+    }
+}
+
+/// What has happened to the units of one kind in a tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TierCounts {
-    /// Blocks that it holds.
-    pub blocks: usize,
-    /// Blocks that it can hold.
-    pub capacity: usize,
-    /// Blocks stored so far.
+pub struct UnitCounts {
+    /// Units that it holds.
+    pub present: usize,
+    /// Units stored so far.
     pub stored: u64,
-    /// Blocks that were not stored, because the tier could not take them in time or the write failed.
+    /// Units that were not stored, because the tier could not take them in time or the write failed.
     pub dropped: u64,
-    /// Blocks loaded to the device so far.
+    /// Units loaded to the device so far.
     pub loaded: u64,
-    /// Blocks that could not be read.
+    /// Units that could not be read.
     pub lost: u64,
-    /// Blocks that were computed again although the tier has them, because that was faster.
+    /// Units that were not loaded although the tier has them, because computing was faster.
     pub declined: u64,
 }
 
-impl TierCounts {
-    /// The sum of two counts.
-    #[must_use]
-    pub fn plus(self, other: TierCounts) -> TierCounts {
-        TierCounts {
-            blocks: self.blocks + other.blocks,
-            capacity: self.capacity + other.capacity,
+impl Add for UnitCounts {
+    type Output = UnitCounts;
+
+    fn add(self, other: UnitCounts) -> UnitCounts {
+        UnitCounts {
+            present: self.present + other.present,
             stored: self.stored + other.stored,
             dropped: self.dropped + other.dropped,
             loaded: self.loaded + other.loaded,
             lost: self.lost + other.lost,
             declined: self.declined + other.declined,
+        }
+    }
+}
+
+/// The state of a tier in numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TierCounts {
+    /// Bytes of the units that it holds.
+    pub bytes: u64,
+    /// Bytes that it can hold.
+    pub capacity_bytes: u64,
+    /// Its KV blocks.
+    pub blocks: UnitCounts,
+    /// Its recurrent states.
+    pub states: UnitCounts,
+}
+
+impl Index<UnitKind> for TierCounts {
+    type Output = UnitCounts;
+
+    fn index(&self, kind: UnitKind) -> &UnitCounts {
+        match kind {
+            UnitKind::Block => &self.blocks,
+            UnitKind::State => &self.states,
+        }
+    }
+}
+
+impl IndexMut<UnitKind> for TierCounts {
+    fn index_mut(&mut self, kind: UnitKind) -> &mut UnitCounts {
+        match kind {
+            UnitKind::Block => &mut self.blocks,
+            UnitKind::State => &mut self.states,
+        }
+    }
+}
+
+impl Add for TierCounts {
+    type Output = TierCounts;
+
+    fn add(self, other: TierCounts) -> TierCounts {
+        TierCounts {
+            bytes: self.bytes + other.bytes,
+            capacity_bytes: self.capacity_bytes + other.capacity_bytes,
+            blocks: self.blocks + other.blocks,
+            states: self.states + other.states,
         }
     }
 }

@@ -158,19 +158,29 @@ catalogue! {
     KV_EVICTIONS: Counter, "cuelight_kv_evictions_total" ["model"];
     /// KV blocks that a lower tier holds: host memory (host) or the disk (disk).
     KV_TIER_BLOCKS: Gauge, "cuelight_kv_tier_blocks" ["model", "replica", "tier"];
-    /// KV blocks that a lower tier can hold. 0 for a tier that is not used, or not ready yet.
-    KV_TIER_CAPACITY: Gauge, "cuelight_kv_tier_capacity_blocks" ["model", "replica", "tier"];
-    /// Bytes of the KV blocks that a lower tier holds.
+    /// Recurrent states that a lower tier holds.
+    KV_TIER_STATES: Gauge, "cuelight_kv_tier_states" ["model", "replica", "tier"];
+    /// Bytes of the KV blocks and recurrent states that a lower tier holds.
     KV_TIER_BYTES: Gauge, "cuelight_kv_tier_bytes" ["model", "replica", "tier"];
+    /// Bytes that a lower tier can hold. 0 for a tier that is not used, or not ready yet.
+    KV_TIER_CAPACITY: Gauge, "cuelight_kv_tier_capacity_bytes" ["model", "replica", "tier"];
     /// KV blocks stored in a lower tier.
     KV_TIER_STORED: Counter, "cuelight_kv_tier_stored_blocks_total" ["model", "tier"];
+    /// Recurrent states stored in a lower tier.
+    KV_TIER_STORED_STATES: Counter, "cuelight_kv_tier_stored_states_total" ["model", "tier"];
     /// KV blocks loaded from a lower tier, or from another server (peer), instead of computed.
     KV_TIER_LOADED: Counter, "cuelight_kv_tier_loaded_blocks_total" ["model", "tier"];
+    /// Recurrent states loaded from a lower tier, or from another server (peer), instead of computed.
+    KV_TIER_LOADED_STATES: Counter, "cuelight_kv_tier_loaded_states_total" ["model", "tier"];
     /// KV blocks that a lower tier could not take in time or not write (store), or not read (load).
     KV_TIER_LOST: Counter, "cuelight_kv_tier_lost_blocks_total" ["model", "tier", "reason"];
+    /// Recurrent states that a lower tier could not take in time or not write (store), or not read (load).
+    KV_TIER_LOST_STATES: Counter, "cuelight_kv_tier_lost_states_total" ["model", "tier", "reason"];
     /// KV blocks of a lower tier that were computed all the same, because that was expected to be faster.
     KV_TIER_DECLINED: Counter, "cuelight_kv_tier_declined_blocks_total" ["model", "tier"];
-    /// Time to read some KV blocks from a lower tier to host memory.
+    /// Recurrent states of a lower tier that were not loaded, because computing was expected to be faster.
+    KV_TIER_DECLINED_STATES: Counter, "cuelight_kv_tier_declined_states_total" ["model", "tier"];
+    /// Time to read some KV blocks, or a recurrent state, from a lower tier to host memory.
     KV_TIER_LOAD_TIME: Histogram(TOKEN_SECONDS), "cuelight_kv_tier_read_seconds" ["model", "tier"];
     /// Slots for recurrent state that hold the state of a sequence or a checkpoint.
     STATE_SLOTS_USED: Gauge, "cuelight_state_slots_used" ["model", "replica"];

@@ -1,7 +1,7 @@
 //! The metrics of the server.
 //!
 //! - [`catalogue`]: name, type, labels and help text of every metric
-//! - this file, [`adapters`] and [`images`]: the handles that actors record metrics with
+//! - this file, [`adapters`], [`images`] and [`tiers`]: the handles that actors record metrics with
 //! - [`exposition`]: the Prometheus text format, and [`vllm`]: aliases with the names that vLLM uses
 //!
 //! Actors keep handles for frequent metrics, so that recording takes no lock and no lookup. The handles are created when
@@ -14,6 +14,7 @@ pub mod adapters;
 pub mod catalogue;
 pub mod exposition;
 pub mod images;
+pub mod tiers;
 pub mod vllm;
 
 use std::sync::Arc;
@@ -26,7 +27,6 @@ use crate::core::ended_request::{EndedRequest, RequestTimes};
 use crate::core::prefill_rows::prefill_rows;
 use crate::core::request::{Event, SubmitError, Usage};
 use crate::core::status::Status;
-use crate::core::tier::{Tier, TierCounts};
 use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, ExpertCounts, Step};
 use cuelight_engine::load::{MemoryBreakdown, MemoryPlan, ModelCard};
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
@@ -285,81 +285,6 @@ pub struct SchedulerMetrics {
     prefill_rows: Histogram,
     /// Evictions of blocks and of checkpoints of the policy at the last update.
     evicted: [u64; 2],
-}
-
-/// Metrics of the lower tiers of a replica's KV cache.
-pub struct TierMetrics {
-    tiers: [OneTier; Tier::COUNT],
-    block_bytes: usize,
-}
-
-/// Metrics of one tier.
-struct OneTier {
-    blocks: Gauge,
-    capacity: Gauge,
-    bytes: Gauge,
-    stored: Counter,
-    loaded: Counter,
-    dropped: Counter,
-    lost: Counter,
-    declined: Counter,
-    load_time: Histogram,
-    /// The counts of the policy at the last update.
-    counted: TierCounts,
-}
-
-impl TierMetrics {
-    pub(crate) fn new(model_id: &Arc<str>, replica: usize, block_bytes: usize) -> Self {
-        let tier = |tier: Tier| {
-            let of_model = || [("model", model_id.to_string()), ("tier", tier.to_string())];
-            let [model, name] = of_model();
-            let labels = [model, ("replica", replica.to_string()), name];
-            let not_stored = |reason: &str| {
-                let [model, name] = of_model();
-                counter!(KV_TIER_LOST, &[model, name, ("reason", reason.to_owned())])
-            };
-            OneTier {
-                blocks: gauge!(KV_TIER_BLOCKS, &labels),
-                capacity: gauge!(KV_TIER_CAPACITY, &labels),
-                bytes: gauge!(KV_TIER_BYTES, &labels),
-                stored: counter!(KV_TIER_STORED, &of_model()),
-                loaded: counter!(KV_TIER_LOADED, &of_model()),
-                dropped: not_stored("store"),
-                lost: not_stored("load"),
-                declined: counter!(KV_TIER_DECLINED, &of_model()),
-                load_time: histogram!(KV_TIER_LOAD_TIME, &of_model()),
-                counted: TierCounts::default(),
-            }
-        };
-        TierMetrics { tiers: Tier::ALL.map(tier), block_bytes }
-    }
-
-    pub(crate) fn set(&mut self, counts: &Counts) {
-        for (tier, now) in self.tiers.iter_mut().zip(counts.tiers) {
-            tier.blocks.set(now.blocks as f64);
-            tier.capacity.set(now.capacity as f64);
-            tier.bytes.set((now.blocks * self.block_bytes) as f64);
-            let before = std::mem::replace(&mut tier.counted, now);
-            tier.stored.increment(now.stored - before.stored);
-            tier.loaded.increment(now.loaded - before.loaded);
-            tier.dropped.increment(now.dropped - before.dropped);
-            tier.lost.increment(now.lost - before.lost);
-            tier.declined.increment(now.declined - before.declined);
-        }
-    }
-
-    /// Records a read.
-    pub(crate) fn read(&self, tier: Tier, elapsed: Duration) {
-        self.tiers[tier as usize].load_time.record(elapsed);
-    }
-}
-
-impl Drop for TierMetrics {
-    fn drop(&mut self) {
-        for tier in &self.tiers {
-            [&tier.blocks, &tier.capacity, &tier.bytes].into_iter().for_each(|gauge| gauge.set(0.0));
-        }
-    }
 }
 
 /// The values of the gauges.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use cuelight_engine::engine::{
-    BlockId, BlockLayout, Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId,
+    CacheLayout, CacheUnit, Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId,
 };
 use cuelight_engine::load::{LoadCancel, LoadProgress, LoadedModel, MemoryPlan};
 use cuelight_engine::vision::{ImageEncoder, ImagePreparation, PreparedImage};
@@ -221,15 +221,15 @@ impl<E: Engine> Engine for CountedEngine<E> {
         self.engine.resume(result)
     }
 
-    fn block_layout(&self) -> Option<BlockLayout> {
-        self.engine.block_layout()
+    fn cache_layout(&self) -> Option<CacheLayout> {
+        self.engine.cache_layout()
     }
 
-    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
-        self.engine.read_blocks(copies)
+    fn read_units(&mut self, copies: &mut [(CacheUnit, &mut [u8])]) -> Result<(), EngineError> {
+        self.engine.read_units(copies)
     }
 
-    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
-        self.engine.write_blocks(contents)
+    fn write_units(&mut self, contents: &[(CacheUnit, &[u8])]) -> Result<(), EngineError> {
+        self.engine.write_units(contents)
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use cuelight_engine::backend::vulkan::faults::DeviceCall;
 use cuelight_engine::engine::{
-    BlockId, BlockLayout, Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId,
+    CacheLayout, CacheUnit, Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId,
 };
 
 /// A kind of fault.
@@ -136,15 +136,15 @@ impl<E: Engine> Engine for Faulty<E> {
         self.0.resume(result)
     }
 
-    fn block_layout(&self) -> Option<BlockLayout> {
-        self.0.block_layout()
+    fn cache_layout(&self) -> Option<CacheLayout> {
+        self.0.cache_layout()
     }
 
-    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
-        self.0.read_blocks(copies)
+    fn read_units(&mut self, copies: &mut [(CacheUnit, &mut [u8])]) -> Result<(), EngineError> {
+        self.0.read_units(copies)
     }
 
-    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
-        self.0.write_blocks(contents)
+    fn write_units(&mut self, contents: &[(CacheUnit, &[u8])]) -> Result<(), EngineError> {
+        self.0.write_units(contents)
     }
 }

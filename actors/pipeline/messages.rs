@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::engine::{BlockId, Engine, EngineLimits, ExpertJob, StepId, StepOutput, TokenId};
-use cuelight_engine::host_blocks::HostBlock;
+use cuelight_engine::engine::{CacheUnit, Engine, EngineLimits, ExpertJob, StepId, StepOutput, TokenId};
+use cuelight_engine::host_memory::HostCopy;
 use cuelight_engine::load::{FileChange, LoadCancel, LoadProgress, LoadedModel};
 use cuelight_engine::vision::PreparedImage;
 use ractor::ActorRef;
@@ -15,7 +15,7 @@ use super::experts::ExpertAnswer;
 use super::journal::RequestRecord;
 use super::kv_store::Fetched;
 use super::model_source::SourceError;
-use super::policy::{BlockCopy, PlannedStep, PolicyEvent, SampleTask};
+use super::policy::{PlannedStep, PolicyEvent, SampleTask, UnitCopy};
 use crate::core::draft::{DraftRequest, HiddenShare};
 use crate::core::request::{GenerationError, RequestId};
 
@@ -68,7 +68,7 @@ pub enum SchedulerMsg {
     DrafterReady(ActorRef<DrafterMsg>),
     /// The hidden values of a step, for the drafter. Sent before the step is reported as done.
     Hidden(Vec<HiddenShare>),
-    /// Blocks were read from a lower tier.
+    /// Units were read from a lower tier.
     Fetched(Fetched),
     /// Accept no new requests, and reply when the last request has ended.
     Drain {
@@ -129,10 +129,10 @@ pub enum ExecutorMsg {
         /// Receives the end of every step.
         scheduler: ActorRef<SchedulerMsg>,
     },
-    /// Copy blocks to a lower tier before the steps that are sent later.
-    Store(Vec<BlockCopy>),
-    /// Write these contents to blocks before the steps that are sent later.
-    Write(Vec<(BlockId, Arc<HostBlock>)>),
+    /// Copy units to a lower tier before the steps that are sent later.
+    Store(Vec<UnitCopy>),
+    /// Write these contents to units before the steps that are sent later.
+    Write(Vec<(CacheUnit, Arc<HostCopy>)>),
     /// The tokens that a step produced for the requests that continue.
     Tokens {
         /// The step.
@@ -168,10 +168,10 @@ pub enum DeviceReport {
     AwaitsExperts(StepId),
     /// Overlapped work was done for a step that waits for experts.
     RanOverlapped(StepId),
-    /// Blocks were copied to host memory.
-    BlocksRead(usize),
-    /// Blocks were written from host memory.
-    BlocksWritten(usize),
+    /// Units were copied to host memory.
+    UnitsRead,
+    /// Units of so many bytes were written from host memory.
+    UnitsWritten(u64),
     /// The engine refused a step. Its state is unchanged.
     Refused {
         /// The step.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use cuelight_engine::embedding::Pooling;
 use cuelight_engine::engine::EngineLimits;
-use cuelight_engine::host_blocks::HostBlock;
+use cuelight_engine::host_memory::HostCopy;
 use cuelight_engine::sample::{Denoising, DenoisingRule, Draw};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::oneshot;
@@ -27,8 +27,9 @@ use crate::core::cache_change::CacheChange;
 use crate::core::request::{GenerationRequest, RequestId};
 use crate::core::tier::FetchId;
 use crate::kv_events::KvEvents;
+use crate::metrics::SchedulerMetrics;
 use crate::metrics::adapters::AdapterMetrics;
-use crate::metrics::{SchedulerMetrics, TierMetrics};
+use crate::metrics::tiers::TierMetrics;
 use crate::trace::SchedulerTrace;
 
 /// Startup arguments of the scheduler.
@@ -64,8 +65,8 @@ pub struct SchedulerState {
     drained: Option<oneshot::Sender<()>>,
     kv_store: Option<KvStore>,
     kv_events: KvEvents,
-    /// The blocks of the read that is being handled.
-    fetched: Option<(FetchId, Vec<Arc<HostBlock>>)>,
+    /// The units of the read that is being handled.
+    fetched: Option<(FetchId, Vec<Arc<HostCopy>>)>,
     metrics: SchedulerMetrics,
     tier_metrics: TierMetrics,
     adapter_metrics: AdapterMetrics,
@@ -95,9 +96,8 @@ impl Actor for Scheduler {
         let journal = replica.journal().clone();
         let policy = Policy::starting_at(journal.next_step(), policy, limits);
         let metrics = SchedulerMetrics::new(&replica.model_id, replica.index);
-        let block_bytes = kv_store.as_ref().map_or(0, |store| store.layout().bytes);
         let adapter_metrics = AdapterMetrics::new(&replica.model_id, replica.index);
-        let tier_metrics = TierMetrics::new(&replica.model_id, replica.index, block_bytes);
+        let tier_metrics = TierMetrics::new(&replica.model_id, replica.index);
         let trace = SchedulerTrace::new(replica.tracer.clone());
         let (executor, drafter, drained, fetched) = Default::default();
         Ok(SchedulerState {
@@ -221,29 +221,29 @@ impl SchedulerState {
         self.perform(effects);
     }
 
-    /// Blocks were read from a lower tier.
+    /// Units were read from a lower tier.
     fn fetched(&mut self, fetched: Fetched) {
-        let (found, Fetched { fetch, tier, blocks, elapsed, .. }) = (fetched.found(), fetched);
+        let (found, Fetched { fetch, tier, units, elapsed, .. }) = (fetched.found(), fetched);
         self.tier_metrics.read(tier, elapsed);
-        self.fetched = Some((fetch, blocks));
+        self.fetched = Some((fetch, units));
         self.apply(PolicyEvent::Fetched { fetch, found, elapsed });
         self.fetched = None;
     }
 
-    /// Copies, moves, reads and removes blocks of lower tiers.
+    /// Copies, moves, reads and removes units of lower tiers.
     fn perform_in_tiers(&mut self, effect: TierEffect) {
         let Some(kv_store) = &self.kv_store else { return };
         match effect {
             TierEffect::Store(copies) => self.send_to_executor(ExecutorMsg::Store(copies)),
-            TierEffect::Demote(hash) => kv_store.demote(hash),
-            TierEffect::Discard(tier, hash) => kv_store.discard(tier, hash),
-            TierEffect::Fetch { fetch, tier, peer, blocks, time_limit } => {
-                kv_store.fetch(fetch, (tier, peer), (blocks, time_limit), self.me.clone());
+            TierEffect::Demote(id) => kv_store.demote(id),
+            TierEffect::Discard(tier, id) => kv_store.discard(tier, id),
+            TierEffect::Fetch { fetch, tier, peer, units, time_limit } => {
+                kv_store.fetch(fetch, (tier, peer), (units, time_limit), self.me.clone());
                 self.me.send_after(time_limit, move || PolicyEvent::FetchTimedOut(fetch).into());
             }
-            TierEffect::Write { fetch, blocks } => {
+            TierEffect::Write { fetch, units } => {
                 if let Some((_, contents)) = self.fetched.take().filter(|(fetched, _)| *fetched == fetch) {
-                    self.send_to_executor(ExecutorMsg::Write(blocks.into_iter().zip(contents).collect()));
+                    self.send_to_executor(ExecutorMsg::Write(units.into_iter().zip(contents).collect()));
                 }
             }
         }

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use cuelight_engine::embedding::{EmbeddingSpec, Pooling, Relevance};
 use cuelight_engine::engine::{
-    BLOCK_TOKENS, BlockId, BlockLayout, Canvas, CanvasLimits, DenoisedRow, EmbeddingLimits, EmbeddingRows, Engine,
+    BLOCK_TOKENS, CacheLayout, CacheUnit, Canvas, CanvasLimits, DenoisedRow, EmbeddingLimits, EmbeddingRows, Engine,
     EngineError, EngineLimits, ExpertJob, ExpertResult, HiddenLimits, LogitsWanted, Progress, SampledToken,
-    SequenceRows, Step, StepOutput, TokenId,
+    SequenceRows, Step, StepOutput, TokenId, UnitBytes,
 };
 use cuelight_engine::format::chat_template::ChatTemplate;
 use cuelight_engine::format::gguf::Gguf;
@@ -470,23 +470,37 @@ impl Engine for SimulatedEngine {
         Err(EngineError::InvalidStep { step: result.step, reason: "no step waits for experts".into() })
     }
 
-    fn block_layout(&self) -> Option<BlockLayout> {
-        let layout = BlockLayout { bytes: BLOCK_TOKENS * Slot::BYTES, description: "simulated".into() };
-        (self.model.limits.state_slots == 0).then_some(layout)
+    fn cache_layout(&self) -> Option<CacheLayout> {
+        let state = if self.states.is_empty() { 0 } else { size_of::<u64>() };
+        let bytes = UnitBytes { block: BLOCK_TOKENS * Slot::BYTES, state };
+        Some(CacheLayout { bytes, description: "simulated".into() })
     }
 
-    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
-        for (block, out) in copies {
-            let slots = &self.kv[*block as usize * BLOCK_TOKENS..][..BLOCK_TOKENS];
-            out.chunks_exact_mut(Slot::BYTES).zip(slots).for_each(|(out, slot)| slot.write(out));
+    fn read_units(&mut self, copies: &mut [(CacheUnit, &mut [u8])]) -> Result<(), EngineError> {
+        for (unit, out) in copies {
+            match unit {
+                CacheUnit::Block(block) => {
+                    let slots = &self.kv[*block as usize * BLOCK_TOKENS..][..BLOCK_TOKENS];
+                    out.chunks_exact_mut(Slot::BYTES).zip(slots).for_each(|(out, slot)| slot.write(out));
+                }
+                CacheUnit::State(slot) => out.copy_from_slice(&self.states[*slot as usize].to_le_bytes()),
+            }
         }
         Ok(())
     }
 
-    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
-        for (block, content) in contents {
-            let slots = &mut self.kv[*block as usize * BLOCK_TOKENS..][..BLOCK_TOKENS];
-            slots.iter_mut().zip(content.chunks_exact(Slot::BYTES)).for_each(|(slot, bytes)| *slot = Slot::read(bytes));
+    fn write_units(&mut self, contents: &[(CacheUnit, &[u8])]) -> Result<(), EngineError> {
+        for (unit, content) in contents {
+            match unit {
+                CacheUnit::Block(block) => {
+                    let slots = &mut self.kv[*block as usize * BLOCK_TOKENS..][..BLOCK_TOKENS];
+                    let contents = content.chunks_exact(Slot::BYTES);
+                    slots.iter_mut().zip(contents).for_each(|(slot, bytes)| *slot = Slot::read(bytes));
+                }
+                CacheUnit::State(slot) => {
+                    self.states[*slot as usize] = u64::from_le_bytes((*content).try_into().expect("eight bytes"));
+                }
+            }
         }
         Ok(())
     }

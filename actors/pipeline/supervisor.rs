@@ -32,8 +32,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cuelight_engine::engine::{BlockLayout, Engine as _, EngineLimits};
+use cuelight_engine::engine::{CacheLayout, Engine as _, EngineLimits};
 use cuelight_engine::load::{LoadProgress, LoadedModel, ModelFiles};
+use cuelight_engine::memory::format_bytes;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -247,7 +248,7 @@ impl<S: ModelSource> SupervisorState<S> {
         if self.actors.is_none() {
             let model = ServedModel::new(card, memory, limits.clone(), tokenizer, chat_template);
             let model = model.with_adapters(self.source.adapters()).with_images(self.replica.images());
-            let kv_store = self.start_kv_store((engine.block_layout(), limits.context_tokens), &files);
+            let kv_store = self.start_kv_store((engine.cache_layout(), limits.context_tokens), &files);
             self.start_actors(me, Arc::new(model), kv_store).await?;
         }
         self.start_request_actors(me).await?;
@@ -303,7 +304,7 @@ impl<S: ModelSource> SupervisorState<S> {
     /// without them.
     fn start_kv_store(
         &self,
-        (layout, context_tokens): (Option<BlockLayout>, usize),
+        (layout, context_tokens): (Option<CacheLayout>, usize),
         files: &ModelFiles,
     ) -> Option<KvStore> {
         let mut options = self.options.kv_store.clone();
@@ -312,9 +313,14 @@ impl<S: ModelSource> SupervisorState<S> {
         }
         let model = &*self.options.model_id;
         let Some(layout) = layout else {
-            tracing::warn!(model, "the KV cache has no lower tiers: blocks are of no use without the recurrent state");
+            tracing::warn!(model, "the KV cache has no lower tiers: its engine copies nothing");
             return None;
         };
+        let (state_bytes, replicas) = (layout.bytes.state, self.replica.replicas());
+        if options.is_too_small_for(state_bytes, replicas) {
+            let needed = format_bytes(state_bytes as u64 * replicas as u64);
+            tracing::warn!(model, needed, "the lower tiers of the KV cache are of no use: no recurrent state fits");
+        }
         let identity = match files.is_empty() {
             false => Some(ModelIdentity::Files(files.clone())),
             true => self.source.content().map(ModelIdentity::Name),
@@ -327,8 +333,7 @@ impl<S: ModelSource> SupervisorState<S> {
             options.peers.allowed.clear();
         }
         let identity = identity.unwrap_or_else(|| ModelIdentity::Name(String::new()));
-        let started =
-            KvStore::start(&options, (layout, context_tokens), identity, (self.replica.index, self.replica.replicas()));
+        let started = KvStore::start(&options, (layout, context_tokens), identity, (self.replica.index, replicas));
         started.map_err(|error| tracing::error!(model, %error, "the KV cache has no lower tiers")).ok()
     }
 

@@ -65,6 +65,42 @@ impl StateCache {
         unsafe { std::slice::from_raw_parts_mut(self.pointer(part, slot, offset, len), len) }
     }
 
+    /// Copies the state in a slot, of all layers, to `out`, which has as many bytes as [`StateCache::slot_bytes`] together.
+    ///
+    /// # Panics
+    /// When the slot does not exist or `out` has another length.
+    pub fn read_slot(&mut self, slot: u32, out: &mut [u8]) {
+        let mut rest = out;
+        for state in self.slot_parts(slot) {
+            let (here, later) = rest.split_at_mut(state.len());
+            here.copy_from_slice(state);
+            rest = later;
+        }
+        assert!(rest.is_empty(), "a copy has the length of a state");
+    }
+
+    /// Replaces the state in a slot by what [`StateCache::read_slot`] has copied from another cache of the same layers.
+    ///
+    /// # Panics
+    /// As [`StateCache::read_slot`].
+    pub fn write_slot(&mut self, slot: u32, content: &[u8]) {
+        let mut rest = content;
+        for state in self.slot_parts(slot) {
+            let (here, later) = rest.split_at(state.len());
+            state.copy_from_slice(here);
+            rest = later;
+        }
+        assert!(rest.is_empty(), "a copy has the length of a state");
+    }
+
+    /// The bytes of a slot in each layer.
+    fn slot_parts(&mut self, slot: u32) -> impl Iterator<Item = &mut [u8]> {
+        self.layers.iter_mut().map(move |Layer { slot_len, values }| {
+            let start = slot as usize * *slot_len;
+            values.bytes(start..start + *slot_len)
+        })
+    }
+
     fn pointer(&self, part: StatePart, slot: u32, offset: usize, len: usize) -> *mut f32 {
         let Layer { slot_len, values } = &self.layers[part.layer];
         assert!(offset <= part.len && len <= part.len - offset, "the values are inside the op's part");
@@ -98,6 +134,27 @@ mod tests {
             }
         }
         assert_eq!(cache.slot_bytes(), [0, 24]);
+    }
+
+    #[test]
+    fn a_copied_state_is_the_same_in_another_slot_and_cache() {
+        let part = |layer, len| StatePart { layer, start: 0, len };
+        let mut cache = StateCache::new([2, 0, 5], 3);
+        for (layer, len) in [(0, 2), (2, 5)] {
+            // SAFETY: one thread.
+            let state = unsafe { cache.get_mut(part(layer, len), 1, 0, len) };
+            state.iter_mut().zip(1..).for_each(|(value, number)| *value = number as f32 + layer as f32 / 8.0);
+        }
+        let mut copy = vec![0; 28];
+        cache.read_slot(1, &mut copy);
+        let mut other = StateCache::new([2, 0, 5], 2);
+        other.write_slot(0, &copy);
+        for (layer, len) in [(0, 2), (2, 5)] {
+            // SAFETY: one thread.
+            let (found, expected) =
+                unsafe { (other.get(part(layer, len), 0, 0, len), cache.get(part(layer, len), 1, 0, len)) };
+            assert_eq!(found, expected);
+        }
     }
 
     #[test]

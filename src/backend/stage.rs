@@ -18,8 +18,8 @@ use cuelight_shaders::experts::Experts;
 
 use crate::backend::ragged::validate;
 use crate::engine::{
-    BlockId, BlockLayout, Engine, EngineError, EngineLimits, ExpertResult, Progress, SampledToken, SequenceRows, Step,
-    StepOutput, logits_or_denoised,
+    CacheLayout, CacheUnit, Engine, EngineError, EngineLimits, ExpertResult, Progress, SampledToken, SequenceRows,
+    Step, StepOutput, UnitBytes, logits_or_denoised,
 };
 use crate::profile::{Cost, OpSpan};
 use crate::threads::wake_promptly;
@@ -44,25 +44,25 @@ pub trait PipelineStage: Send + 'static {
     /// The minimum work of the ops of all segments for a step.
     fn cost(&self, step: &Step) -> Cost;
 
-    /// Bytes of the content of a KV block in the stage's layers.
-    fn block_bytes(&self) -> usize {
-        0
+    /// Bytes of the content of units in the stage's layers.
+    fn unit_bytes(&self) -> UnitBytes {
+        UnitBytes::default()
     }
 
-    /// Copies the contents of blocks to memory of [`PipelineStage::block_bytes`] each. Returns when they are there.
+    /// Copies the contents of units to memory of [`PipelineStage::unit_bytes`]. Returns when they are there.
     ///
     /// # Errors
     /// [`EngineError::DeviceLost`] when the device fails.
-    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
+    fn read_units(&mut self, copies: &mut [(CacheUnit, &mut [u8])]) -> Result<(), EngineError> {
         let _ = copies;
         Ok(())
     }
 
-    /// Replaces the contents of blocks by such copies.
+    /// Replaces the contents of units by such copies.
     ///
     /// # Errors
     /// [`EngineError::DeviceLost`] when the device fails.
-    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
+    fn write_units(&mut self, contents: &[(CacheUnit, &[u8])]) -> Result<(), EngineError> {
         let _ = contents;
         Ok(())
     }
@@ -102,7 +102,7 @@ pub struct StagedEngine {
     /// The threads of all stages but the last.
     pipeline: Pipeline,
     limits: EngineLimits,
-    block_layout: Option<BlockLayout>,
+    cache_layout: Option<CacheLayout>,
 }
 
 type SharedStage = Arc<Mutex<Box<dyn PipelineStage>>>;
@@ -141,14 +141,14 @@ impl StagedEngine {
         assert!(!stages.is_empty(), "a model has at least one part");
         let stages: Vec<SharedStage> = stages.into_iter().map(|stage| Arc::new(Mutex::new(stage))).collect();
         let pipeline = Pipeline::start(&stages[..stages.len() - 1])?;
-        Ok(StagedEngine { stages, pipeline, limits, block_layout: None })
+        Ok(StagedEngine { stages, pipeline, limits, cache_layout: None })
     }
 
-    /// Lets callers copy KV blocks, whose content `description` describes ([`BlockLayout::description`]).
+    /// Lets callers copy units of the cache, whose content `description` describes ([`CacheLayout::description`]).
     #[must_use]
-    pub fn with_block_copies(self, description: Option<String>) -> Self {
-        let bytes = self.stages.iter().map(|stage| lock(stage).block_bytes()).sum();
-        StagedEngine { block_layout: description.map(|description| BlockLayout { bytes, description }), ..self }
+    pub fn with_cache_copies(self, description: String) -> Self {
+        let bytes = self.stages.iter().map(|stage| lock(stage).unit_bytes()).sum();
+        StagedEngine { cache_layout: Some(CacheLayout { bytes, description }), ..self }
     }
 
     /// Runs the micro-batches through all stages. Waits for all of them, even if one fails, so that none is left for the
@@ -315,33 +315,36 @@ impl Engine for StagedEngine {
         Some(self.stages.iter().map(|stage| lock(stage).cost(step)).sum())
     }
 
-    fn block_layout(&self) -> Option<BlockLayout> {
-        self.block_layout.clone()
+    fn cache_layout(&self) -> Option<CacheLayout> {
+        self.cache_layout.clone()
     }
 
-    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
-        let mut left: Vec<(BlockId, &mut [u8])> = copies.iter_mut().map(|(block, out)| (*block, &mut **out)).collect();
+    fn read_units(&mut self, copies: &mut [(CacheUnit, &mut [u8])]) -> Result<(), EngineError> {
+        let mut left: Vec<(CacheUnit, &mut [u8])> = copies.iter_mut().map(|(unit, out)| (*unit, &mut **out)).collect();
         for stage in &self.stages {
             let mut stage = lock(stage);
-            let bytes = stage.block_bytes();
+            let bytes = stage.unit_bytes();
             let mut here = Vec::with_capacity(left.len());
-            for (block, rest) in &mut left {
-                let (own, later) = std::mem::take(rest).split_at_mut(bytes);
+            for (unit, rest) in &mut left {
+                let (own, later) = std::mem::take(rest).split_at_mut(bytes.of(unit.kind()));
                 *rest = later;
-                here.push((*block, own));
+                here.push((*unit, own));
             }
-            stage.read_blocks(&mut here)?;
+            stage.read_units(&mut here)?;
         }
         Ok(())
     }
 
-    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
-        let mut start = 0;
+    fn write_units(&mut self, contents: &[(CacheUnit, &[u8])]) -> Result<(), EngineError> {
+        let mut start = UnitBytes::default();
         for stage in &self.stages {
             let mut stage = lock(stage);
-            let end = start + stage.block_bytes();
-            let here = contents.iter().map(|(block, content)| (*block, &content[start..end]));
-            stage.write_blocks(&here.collect::<Vec<_>>())?;
+            let end = start + stage.unit_bytes();
+            let here = contents.iter().map(|(unit, content)| {
+                let kind = unit.kind();
+                (*unit, &content[start.of(kind)..end.of(kind)])
+            });
+            stage.write_units(&here.collect::<Vec<_>>())?;
             start = end;
         }
         Ok(())

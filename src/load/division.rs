@@ -259,13 +259,13 @@ impl Division {
         Ok(())
     }
 
-    /// Builds the engine of all parts with its weights loaded, and the experts that it leaves to the host. The KV blocks of the
-    /// engine can be copied if there is a description of their content.
+    /// Builds the engine of all parts with its weights loaded, and the experts that it leaves to the host.
+    /// `cache_description` says what copies of its cache contain.
     pub fn build(
         mut self,
         options: &LoadOptions,
         limits: EngineLimits,
-        block_description: Option<String>,
+        cache_description: String,
         cancel: &LoadCancel,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<(Box<dyn Engine>, Option<HostExperts>), LoadError> {
@@ -284,11 +284,11 @@ impl Division {
         let (engine, experts): (Box<dyn Engine>, _) = match self.host {
             Some(host) if stages.len() == 1 => {
                 let (engine, experts) = host.build(stages.remove(0), options, limits, &mut done)?;
-                (Box::new(engine.with_block_copies(block_description)), Some(experts))
+                (Box::new(engine.with_cache_copies(cache_description)), Some(experts))
             }
             _ => {
                 let engine = StagedEngine::new(stages, limits)?;
-                (Box::new(engine.with_block_copies(block_description)), None)
+                (Box::new(engine.with_cache_copies(cache_description)), None)
             }
         };
         progress(LoadProgress { done_bytes: total_bytes, total_bytes });

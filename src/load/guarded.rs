@@ -1,6 +1,6 @@
 //! An engine whose results are used only while its model files are unchanged.
 
-use crate::engine::{BlockId, BlockLayout, Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId};
+use crate::engine::{CacheLayout, CacheUnit, Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId};
 use crate::mapped_file::ModelFiles;
 use crate::profile::Cost;
 
@@ -42,16 +42,16 @@ impl Engine for GuardedEngine {
         self.engine.cost(step)
     }
 
-    fn block_layout(&self) -> Option<BlockLayout> {
-        self.engine.block_layout()
+    fn cache_layout(&self) -> Option<CacheLayout> {
+        self.engine.cache_layout()
     }
 
-    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
-        let result = self.engine.read_blocks(copies);
+    fn read_units(&mut self, copies: &mut [(CacheUnit, &mut [u8])]) -> Result<(), EngineError> {
+        let result = self.engine.read_units(copies);
         self.checked(result)
     }
 
-    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
-        self.engine.write_blocks(contents)
+    fn write_units(&mut self, contents: &[(CacheUnit, &[u8])]) -> Result<(), EngineError> {
+        self.engine.write_units(contents)
     }
 }

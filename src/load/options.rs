@@ -115,8 +115,8 @@ pub struct LoadOptions {
     pub memory_bytes: Option<u64>,
     /// Bytes of host memory for the texts and results of requests.
     pub request_bytes: u64,
-    /// Bytes of host memory for copies of KV blocks.
-    pub tier_bytes: u64,
+    /// Host memory for copies of KV blocks and recurrent states.
+    pub tiers: TierMemory,
     /// The memories of a draft model that is loaded with this one; none without a draft model.
     pub draft: Vec<CompanionMemory>,
     /// The memories of a vision tower that is loaded with this model, with the rows of images that are kept; none without.
@@ -167,6 +167,23 @@ pub struct LoadOptions {
     pub profile_ops: bool,
 }
 
+/// Host memory for copies of KV blocks and recurrent states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TierMemory {
+    /// Bytes, whatever the model.
+    pub bytes: u64,
+    /// Recurrent states of the model for which there is memory in addition.
+    pub states: usize,
+}
+
+impl TierMemory {
+    /// Bytes for a model whose recurrent state takes `slot_bytes`.
+    #[must_use]
+    pub fn total(&self, slot_bytes: u64) -> u64 {
+        self.bytes + self.states as u64 * slot_bytes
+    }
+}
+
 impl LoadOptions {
     /// The defaults for a file: the model's own context, on all threads of the CPU.
     #[must_use]
@@ -183,7 +200,7 @@ impl LoadOptions {
             state_bytes: None,
             memory_bytes: None,
             request_bytes: 0,
-            tier_bytes: 0,
+            tiers: TierMemory::default(),
             draft: Vec::new(),
             vision: Vec::new(),
             kv_type: KvType::F16,

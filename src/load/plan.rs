@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::pages::check_available;
 
-use super::block_layout;
+use super::cache_layout;
 use super::card::ModelCard;
 use super::division::{self, Division, Sharers};
 use super::error::LoadError;
@@ -218,7 +218,7 @@ fn memory_request(model: &ModelGraph, options: &LoadOptions, limits: &EngineLimi
     MemoryRequest {
         fixed: MemoryBreakdown {
             requests: options.request_bytes,
-            tiers: options.tier_bytes,
+            tiers: options.tiers.total(slot_bytes),
             ..MemoryBreakdown::default()
         },
         block_bytes: 0,
@@ -413,8 +413,8 @@ impl LoadPlan {
         if let Some(pending_weights) = self.pending_weights {
             pending_weights.make(self.options.threads);
         }
-        let blocks = block_layout::describe(&self.division, &self.options, &self.limits);
-        self.division.build(&self.options, self.limits, blocks, cancel, progress)
+        let description = cache_layout::describe(&self.division, &self.options);
+        self.division.build(&self.options, self.limits, description, cancel, progress)
     }
 }
 

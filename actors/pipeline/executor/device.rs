@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use cuelight_engine::engine::{BlockId, Engine, EngineError, ExpertJob, Progress, Step, StepId};
+use cuelight_engine::engine::{CacheUnit, Engine, EngineError, ExpertJob, Progress, Step, StepId};
 use cuelight_engine::heap::release_freed;
-use cuelight_engine::host_blocks::HostBlock;
+use cuelight_engine::host_memory::HostCopy;
 use cuelight_engine::threads::{YieldHint, wake_promptly};
 use ractor::ActorRef;
 use tokio::sync::{mpsc, oneshot};
@@ -19,15 +19,15 @@ use crate::pipeline::experts::{ExpertAnswer, ExpertJobQueue, ReplyTo};
 use crate::pipeline::kv_store::KvStore;
 use crate::pipeline::messages::{DeviceEvent, DeviceReport, ExecutorMsg};
 use crate::pipeline::model_source::EngineHost;
-use crate::pipeline::policy::BlockCopy;
+use crate::pipeline::policy::UnitCopy;
 
 /// A command to the engine.
 pub(super) enum DeviceCommand {
     Begin(Step),
-    /// Copies blocks to the store.
-    ReadBlocks(Vec<BlockCopy>),
-    /// Writes these contents to blocks.
-    WriteBlocks(Vec<(BlockId, Arc<HostBlock>)>),
+    /// Copies units to the store.
+    ReadUnits(Vec<UnitCopy>),
+    /// Writes these contents to units.
+    WriteUnits(Vec<(CacheUnit, Arc<HostCopy>)>),
     /// The result of the expert job that the engine waits for.
     Resume(ExpertAnswer),
 }
@@ -50,7 +50,7 @@ pub(super) enum Device<E> {
 }
 
 impl<E: Engine> Device<E> {
-    /// Starts the engine. It sends its reports to the executor, its expert jobs to the queue and copies of blocks to the store.
+    /// Starts the engine. It sends its reports to the executor, its expert jobs to the queue and copies of units to the store.
     pub fn start(
         engine: E,
         host: EngineHost,
@@ -212,7 +212,7 @@ fn submit_job(result: Result<Progress, DeviceReport>, submit: impl FnOnce(Expert
     }
 }
 
-/// Runs a command. A copy of blocks ends with a report of its own.
+/// Runs a command. A copy of units ends with a report of its own.
 fn run_command<E: Engine>(
     slot: &mut Option<E>,
     command: DeviceCommand,
@@ -223,32 +223,31 @@ fn run_command<E: Engine>(
         DeviceCommand::Resume(Ok(result)) => call_engine(slot, |engine| engine.resume(result)),
         // The engine is in the middle of the step and cannot continue, so a new one has to be loaded.
         DeviceCommand::Resume(Err(error)) => Err(drop_engine(slot, error.to_string())),
-        DeviceCommand::ReadBlocks(copies) => Err(read_blocks(slot, copies, kv_store)),
-        DeviceCommand::WriteBlocks(contents) => Err(write_blocks(slot, &contents)),
+        DeviceCommand::ReadUnits(copies) => Err(read_units(slot, copies, kv_store)),
+        DeviceCommand::WriteUnits(contents) => Err(write_units(slot, &contents)),
     }
 }
 
-/// Copies blocks to the store.
-fn read_blocks<E: Engine>(slot: &mut Option<E>, copies: Vec<BlockCopy>, kv_store: Option<&KvStore>) -> DeviceReport {
-    let Some(store) = kv_store else { return DeviceReport::BlocksRead(0) };
-    let mut memory: Vec<Option<HostBlock>> = copies.iter().map(|_| store.take_memory()).collect();
+/// Copies units to the store.
+fn read_units<E: Engine>(slot: &mut Option<E>, copies: Vec<UnitCopy>, kv_store: Option<&KvStore>) -> DeviceReport {
+    let Some(store) = kv_store else { return DeviceReport::UnitsRead };
+    let mut memory: Vec<Option<HostCopy>> = copies.iter().map(|copy| store.take_memory(copy.unit.kind())).collect();
     let to_read = copies.iter().zip(&mut memory);
-    let mut to_read: Vec<(BlockId, &mut [u8])> =
-        to_read.filter_map(|(copy, memory)| Some((copy.block, &mut **memory.as_mut()?))).collect();
-    let count = to_read.len();
-    if let Err(report) = call_engine(slot, |engine| engine.read_blocks(&mut to_read)) {
+    let mut to_read: Vec<(CacheUnit, &mut [u8])> =
+        to_read.filter_map(|(copy, memory)| Some((copy.unit, &mut **memory.as_mut()?))).collect();
+    if let Err(report) = call_engine(slot, |engine| engine.read_units(&mut to_read)) {
         return report;
     }
     for (copy, memory) in copies.into_iter().zip(memory) {
         store.put(copy.content, copy.to, memory);
     }
-    DeviceReport::BlocksRead(count)
+    DeviceReport::UnitsRead
 }
 
-fn write_blocks<E: Engine>(slot: &mut Option<E>, contents: &[(BlockId, Arc<HostBlock>)]) -> DeviceReport {
-    let contents: Vec<(BlockId, &[u8])> = contents.iter().map(|(block, content)| (*block, &***content)).collect();
-    match call_engine(slot, |engine| engine.write_blocks(&contents)) {
-        Ok(()) => DeviceReport::BlocksWritten(contents.len()),
+fn write_units<E: Engine>(slot: &mut Option<E>, contents: &[(CacheUnit, Arc<HostCopy>)]) -> DeviceReport {
+    let contents: Vec<(CacheUnit, &[u8])> = contents.iter().map(|(unit, content)| (*unit, &***content)).collect();
+    match call_engine(slot, |engine| engine.write_units(&contents)) {
+        Ok(()) => DeviceReport::UnitsWritten(contents.iter().map(|(_, content)| content.len() as u64).sum()),
         Err(report) => report,
     }
 }

@@ -62,7 +62,7 @@ pub struct ExecutorArguments<E> {
     pub scheduler: ActorRef<SchedulerMsg>,
     /// The queue for expert jobs on the host.
     pub expert_jobs: ExpertJobQueue,
-    /// Receives copies of blocks, if there are lower tiers.
+    /// Receives copies of units, if there are lower tiers.
     pub kv_store: Option<KvStore>,
     /// Whether steps may be split so that the device works while the experts do.
     pub overlap: OverlapMode,
@@ -89,7 +89,7 @@ pub struct ExecutorState<E> {
     device: Device<E>,
     queue: StepQueue,
     active: Option<ActiveStep>,
-    /// Copies of blocks that wait until a discarded step has ended.
+    /// Copies of units that wait until a discarded step has ended.
     held_copies: Vec<DeviceCommand>,
     step_timeout: Duration,
     sampler: ActorRef<SamplerMsg>,
@@ -158,8 +158,8 @@ impl<E: Engine> Actor for Executor<E> {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             ExecutorMsg::Run(step) => state.queue.push(step),
-            ExecutorMsg::Store(copies) => state.copy(DeviceCommand::ReadBlocks(copies), &me),
-            ExecutorMsg::Write(contents) => state.copy(DeviceCommand::WriteBlocks(contents), &me),
+            ExecutorMsg::Store(copies) => state.copy(DeviceCommand::ReadUnits(copies), &me),
+            ExecutorMsg::Write(contents) => state.copy(DeviceCommand::WriteUnits(contents), &me),
             ExecutorMsg::Resync => state.queue.resync(),
             ExecutorMsg::Connect { sampler, scheduler } => state.connect(sampler, scheduler),
             ExecutorMsg::Tokens { step, tokens } => state.queue.record_tokens(step, tokens),
@@ -193,7 +193,7 @@ impl<E: Engine> ExecutorState<E> {
         }
     }
 
-    /// Copies blocks. The device does that next: steps that were sent before neither read nor write these blocks, unless the step
+    /// Copies units. The device does that next: steps that were sent before do not change these units, unless the step
     /// on the device is that of a scheduler that was replaced. Where such a step waits for experts, it would go on after the copy.
     fn copy(&mut self, command: DeviceCommand, me: &ActorRef<ExecutorMsg>) {
         match self.active.as_ref().is_some_and(|active| active.is_discarded) {
@@ -243,9 +243,9 @@ impl<E: Engine> ExecutorState<E> {
                 self.record_segment(micro_batch, from, elapsed);
                 Ok(())
             }
-            DeviceReport::BlocksRead(_) => Ok(()),
-            DeviceReport::BlocksWritten(blocks) => {
-                let _ = self.scheduler.cast(PolicyEvent::BlocksWritten { blocks, elapsed }.into());
+            DeviceReport::UnitsRead => Ok(()),
+            DeviceReport::UnitsWritten(bytes) => {
+                let _ = self.scheduler.cast(PolicyEvent::UnitsWritten { bytes, elapsed }.into());
                 Ok(())
             }
             DeviceReport::Refused { step, reason } => self.micro_batch_ended(me, step, Err(reason)),

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
 use cuelight_engine::engine::{
-    BlockId, EngineError, EngineLimits, ExpertJob, ExpertResult, Progress, SequenceRows, Step,
+    CacheUnit, EngineError, EngineLimits, ExpertJob, ExpertResult, Progress, SequenceRows, Step,
 };
 use cuelight_engine::experts::HostExperts;
 use cuelight_engine::load::Kernel;
@@ -79,7 +79,7 @@ impl Engine for WaitingEngine {
         Ok(Progress::Done(StepOutput::empty(self.waiting.take().unwrap())))
     }
 
-    fn write_blocks(&mut self, _: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
+    fn write_units(&mut self, _: &[(CacheUnit, &[u8])]) -> Result<(), EngineError> {
         self.calls.add("write");
         Ok(())
     }

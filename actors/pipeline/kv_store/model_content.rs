@@ -1,6 +1,6 @@
-//! The identity of a model's content, by which its blocks are found again after a restart and by other servers.
+//! The identity of a model's content, by which its units are found again after a restart and by other servers.
 //!
-//! All bytes of the model's files are hashed once. With a disk tier, the result is kept next to the blocks, with the path, size and
+//! All bytes of the model's files are hashed once. With a disk tier, the result is kept next to the units, with the path, size and
 //! time of the last change of each file, so that the next start need not read them.
 
 use std::fs::{self, File};
@@ -9,6 +9,8 @@ use std::path::Path;
 
 use cuelight_engine::load::ModelFiles;
 use sha2::{Digest, Sha256};
+
+use crate::core::cached_unit::UnitBytes;
 
 /// The file with the known results, one in a line: the hash of the files' names and versions, and the hash of their bytes.
 const KNOWN: &str = "models.txt";
@@ -66,11 +68,13 @@ fn hash_files(files: &ModelFiles) -> io::Result<String> {
     Ok(hex(&hash.finalize()))
 }
 
-/// What the blocks of a model mean: a text that is equal for servers that may use each other's blocks only. Another version of the
+/// What the units of a model mean: a text that is equal for servers that may use each other's units only. Another version of the
 /// program may round differently.
-pub(super) fn meaning(model: &str, block_bytes: usize, description: &str) -> String {
+pub(super) fn meaning(model: &str, bytes: UnitBytes, description: &str) -> String {
+    let UnitBytes { block, state } = bytes;
+    let states = if state > 0 { format!(" and states of {state}") } else { String::new() };
     let version = env!("CARGO_PKG_VERSION");
-    format!("KV blocks of {block_bytes} bytes, format 1, of version {version}\nmodel {model}\n{description}\n")
+    format!("KV blocks of {block} bytes{states}, format 1, of version {version}\nmodel {model}\n{description}\n")
 }
 
 /// Adds the length and the bytes of a file.
@@ -96,7 +100,8 @@ mod tests {
 
     #[test]
     fn blocks_of_another_version_mean_something_else() {
-        let text = meaning("model", 64, "layout");
-        assert!(text.contains(concat!(" version ", env!("CARGO_PKG_VERSION"), "\n")), "{text}");
+        let text = |state| meaning("model", UnitBytes { block: 64, state }, "layout");
+        assert!(text(0).contains(concat!(" version ", env!("CARGO_PKG_VERSION"), "\n")), "{}", text(0));
+        assert_ne!(text(4), text(8));
     }
 }

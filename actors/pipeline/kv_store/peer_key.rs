@@ -7,9 +7,9 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use super::block_file::{HEADER_BYTES, header};
 use super::model_content::hex;
-use crate::core::block_hash::BlockContent;
+use super::unit_file::{HEADER_BYTES, header};
+use crate::core::cached_unit::UnitContent;
 
 /// Bytes of a seal. With a key it stands at the end of a header, where the checksums are without one.
 const SEAL_BYTES: usize = 32;
@@ -58,18 +58,18 @@ impl PeerKey {
     }
 }
 
-/// What makes the headers of the blocks that servers send each other.
+/// What makes the headers of the units that servers send each other.
 #[derive(Debug, Clone)]
 pub(super) struct Seal {
     /// Without a key, a header has checksums, which any server can make.
     pub key: Option<PeerKey>,
-    /// What the blocks mean, as a hash.
+    /// What the units mean, as a hash.
     pub meaning: String,
 }
 
 impl Seal {
-    /// The header of a block with this content and these bytes.
-    pub fn header(&self, content: &BlockContent, bytes: &[u8]) -> [u8; HEADER_BYTES] {
+    /// The header of a unit with this content and these bytes.
+    pub fn header(&self, content: &UnitContent, bytes: &[u8]) -> [u8; HEADER_BYTES] {
         let mut header = header(content, bytes);
         if let Some(key) = &self.key {
             let (text, seal) = header.split_at_mut(HEADER_BYTES - SEAL_BYTES);
@@ -79,8 +79,8 @@ impl Seal {
         header
     }
 
-    /// Whether a header belongs to a block with this content and these bytes.
-    pub fn is_on(&self, found: &[u8; HEADER_BYTES], content: &BlockContent, bytes: &[u8]) -> bool {
+    /// Whether a header belongs to a unit with this content and these bytes.
+    pub fn is_on(&self, found: &[u8; HEADER_BYTES], content: &UnitContent, bytes: &[u8]) -> bool {
         bool::from(found.ct_eq(&self.header(content, bytes)))
     }
 }
@@ -88,23 +88,27 @@ impl Seal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::block_hash::BlockHash;
+    use crate::core::block_hash::{BlockContent, BlockHash};
 
     #[test]
     fn only_holders_of_the_key_seal_a_block() {
-        let content = BlockContent {
+        let block = BlockContent {
             hash: BlockHash([1; 32]),
             before: BlockHash([2; 32]),
             tokens: [3; 16],
             has_image: false,
             is_portable: true,
         };
+        let content = UnitContent::of_block(block);
         let seal = |key: Option<&str>, meaning: &str| Seal { key: key.map(PeerKey::of), meaning: meaning.to_owned() };
         let with_key = seal(Some("secret"), "model");
         let header = with_key.header(&content, b"block");
         assert!(with_key.is_on(&header, &content, b"block"));
         assert!(!with_key.is_on(&header, &content, b"other"));
-        assert!(!with_key.is_on(&header, &BlockContent { tokens: [4; 16], ..content }, b"block"));
+        let other_tokens = UnitContent::of_block(BlockContent { tokens: [4; 16], ..block });
+        for other in [other_tokens, UnitContent::of_state_after(block)] {
+            assert!(!with_key.is_on(&header, &other, b"block"));
+        }
         for other in [seal(None, "model"), seal(Some("other"), "model"), seal(Some("secret"), "another model")] {
             assert!(!with_key.is_on(&other.header(&content, b"block"), &content, b"block"), "{other:?}");
         }

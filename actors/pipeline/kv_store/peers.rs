@@ -1,22 +1,24 @@
-//! Loads blocks from other servers.
+//! Loads KV blocks and recurrent states from other servers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
-use cuelight_engine::host_blocks::{HostBlock, HostBlocks};
+use cuelight_engine::engine::UnitKind;
+use cuelight_engine::host_memory::{HostCopy, HostMemory};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::block_file::HEADER_BYTES;
+use super::hashing::hash_aside;
 use super::peer_key::{PeerKey, Seal};
-use super::peer_protocol::{BlocksRequest, PATH};
+use super::peer_protocol::{PATH, UnitsRequest};
 use super::peer_rules::PeerRule;
-use crate::core::block_hash::BlockContent;
+use super::unit_file::HEADER_BYTES;
+use crate::core::cached_unit::UnitContent;
 use crate::core::error_chain::error_chain;
 use crate::core::kv_transfer::PeerAddress;
 
@@ -56,7 +58,7 @@ impl PeerOptions {
     }
 }
 
-/// Why a block was not loaded.
+/// Why a unit was not loaded.
 #[derive(Debug, thiserror::Error)]
 enum PeerError {
     #[error("no rule allows it")]
@@ -67,11 +69,11 @@ enum PeerError {
     Http(#[from] reqwest::Error),
     #[error("it answers {0}: {1}")]
     Refused(StatusCode, String),
-    #[error("its answer ends inside a block")]
+    #[error("its answer ends inside a block or a state")]
     Truncated,
-    #[error("a block is damaged")]
+    #[error("a block or a state is damaged")]
     Damaged,
-    #[error("a block is damaged, or does not come from a server with the same key")]
+    #[error("a block or a state is damaged, or does not come from a server with the same key")]
     NotSealed,
     #[error("it takes too long")]
     TooLong,
@@ -86,14 +88,14 @@ impl PeerError {
     }
 }
 
-/// What the blocks of this server mean, once it is known.
+/// What the units of this server mean, once it is known.
 pub(super) type Meaning = watch::Receiver<Option<String>>;
 
 /// The other servers.
 pub(super) struct Peers {
     options: PeerOptions,
     client: Client,
-    memory: HostBlocks,
+    memory: HostMemory,
     last_warning: Mutex<Option<Instant>>,
     /// The servers that have failed, and when.
     failed: Mutex<HashMap<PeerAddress, Instant>>,
@@ -101,7 +103,7 @@ pub(super) struct Peers {
 
 impl Peers {
     /// Reads blocks to `memory`.
-    pub fn new(options: PeerOptions, memory: HostBlocks) -> Result<Self, reqwest::Error> {
+    pub fn new(options: PeerOptions, memory: HostMemory) -> Result<Self, reqwest::Error> {
         // A redirection would lead to a server that no rule allows.
         let client = Client::builder().no_proxy().redirect(Policy::none()).connect_timeout(SILENCE);
         let client = client.read_timeout(SILENCE).build()?;
@@ -114,15 +116,15 @@ impl Peers {
         &self,
         peer: &PeerAddress,
         meaning: Meaning,
-        contents: &[BlockContent],
+        contents: &[UnitContent],
         time_limit: Duration,
-    ) -> Vec<Arc<HostBlock>> {
-        let mut blocks = Vec::with_capacity(contents.len());
+    ) -> Vec<Arc<HostCopy>> {
+        let mut units = Vec::with_capacity(contents.len());
         if lock(&self.failed).get(peer).is_some_and(|failed| failed.elapsed() < FAILURE_PAUSE) {
-            return blocks;
+            return units;
         }
         let is_early = || meaning.borrow().is_none();
-        let read = timeout(time_limit.min(READ_LIMIT), self.try_read(peer, meaning.clone(), contents, &mut blocks));
+        let read = timeout(time_limit.min(READ_LIMIT), self.try_read(peer, meaning.clone(), contents, &mut units));
         let too_long = |_| Err(if is_early() { PeerError::TooEarly } else { PeerError::TooLong });
         if let Err(error) = read.await.unwrap_or_else(too_long) {
             if error.is_failure_of_peer() {
@@ -130,7 +132,7 @@ impl Peers {
             }
             self.warn(peer, &error);
         }
-        blocks
+        units
     }
 
     fn record_failure(&self, peer: &PeerAddress) {
@@ -143,15 +145,15 @@ impl Peers {
         &self,
         peer: &PeerAddress,
         mut meaning: Meaning,
-        contents: &[BlockContent],
-        blocks: &mut Vec<Arc<HostBlock>>,
+        contents: &[UnitContent],
+        units: &mut Vec<Arc<HostCopy>>,
     ) -> Result<(), PeerError> {
         if !self.options.allows(peer) {
             return Err(PeerError::NotAllowed);
         }
         let known = timeout(SILENCE, meaning.wait_for(Option::is_some)).await;
         let meaning = known.ok().and_then(Result::ok).and_then(|known| known.clone()).ok_or(PeerError::TooEarly)?;
-        let Some(request) = BlocksRequest::of(&meaning, contents) else { return Ok(()) };
+        let Some(request) = UnitsRequest::of(&meaning, contents) else { return Ok(()) };
         let body = serde_json::to_vec(&request).unwrap_or_default();
         let request =
             self.client.post(format!("http://{peer}{PATH}")).header(CONTENT_TYPE, "application/json").body(body);
@@ -170,24 +172,24 @@ impl Peers {
             if !answer.fill(&mut head).await? {
                 return Ok(());
             }
-            let mut block = self.take_memory().await.ok_or(PeerError::NoMemory)?;
-            if !answer.fill(&mut block).await? {
+            let mut unit = self.take_memory(content.kind).await.ok_or(PeerError::NoMemory)?;
+            if !answer.fill(&mut unit).await? {
                 return Err(PeerError::Truncated);
             }
-            if !seal.is_on(&head, content, &block) {
-                return Err(if seal.key.is_some() { PeerError::NotSealed } else { PeerError::Damaged });
-            }
-            blocks.push(Arc::new(block));
+            let (sealed, content) = (seal.clone(), *content);
+            let checked = hash_aside(unit.len(), move || sealed.is_on(&head, &content, &unit).then_some(unit)).await;
+            let refused = if seal.key.is_some() { PeerError::NotSealed } else { PeerError::Damaged };
+            units.push(Arc::new(checked.flatten().ok_or(refused)?));
         }
         Ok(())
     }
 
-    /// Memory for a block. Reads whose results are on their way to the device hold some of it for a short time.
-    async fn take_memory(&self) -> Option<HostBlock> {
+    /// Memory for a unit. Reads whose results are on their way to the device hold some of it for a short time.
+    async fn take_memory(&self, kind: UnitKind) -> Option<HostCopy> {
         let until = Instant::now() + MEMORY_PATIENCE;
         loop {
-            match self.memory.take() {
-                Some(block) => return Some(block),
+            match self.memory.take(kind) {
+                Some(unit) => return Some(unit),
                 None if Instant::now() > until => return None,
                 None => tokio::time::sleep(Duration::from_millis(1)).await,
             }
@@ -252,6 +254,7 @@ mod tests {
 
     use super::*;
     use crate::core::block_hash::BlockHash;
+    use crate::core::cached_unit::UnitBytes;
     use crate::core::prefix_scope::PrefixScope;
 
     #[tokio::test]
@@ -259,9 +262,10 @@ mod tests {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = PeerAddress { host: "127.0.0.1".to_owned(), port: silent.local_addr().unwrap().port() };
         let options = PeerOptions { allowed: vec!["*".parse().unwrap()], key: None };
-        let peers = Peers::new(options, HostBlocks::new(4, 8)).unwrap();
+        let peers = Peers::new(options, HostMemory::new(32, UnitBytes { block: 8, state: 0 })).unwrap();
         let (_known, meaning) = watch::channel(Some("model".to_owned()));
-        let contents: Vec<_> = BlockHash::of_scope(&PrefixScope::default()).blocks_after(&[1; 16]).collect();
+        let blocks = BlockHash::of_scope(&PrefixScope::default()).blocks_after(&[1; 16]);
+        let contents: Vec<_> = blocks.map(UnitContent::of_block).collect();
         let limit = Duration::from_millis(300);
         for (least, most) in [(limit, SILENCE), (Duration::ZERO, limit)] {
             let began = Instant::now();

@@ -1,4 +1,4 @@
-//! The blocks that other servers may load: those in the host memory of all models of this process.
+//! The KV blocks and recurrent states that other servers may load: those in the host memory of all models of this process.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -6,17 +6,18 @@ use std::time::Duration;
 
 use async_stream::stream;
 use bytes::Bytes;
-use cuelight_engine::host_blocks::HostBlock;
+use cuelight_engine::host_memory::HostCopy;
 use futures_util::Stream;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
+use super::hashing::hash_aside;
 use super::peer_key::{PeerKey, Seal};
-use super::peer_protocol::BlocksRequest;
-use crate::core::block_hash::{BlockContent, NotAHash};
+use super::peer_protocol::{InvalidRequest, UnitsRequest};
+use crate::core::cached_unit::UnitContent;
 use crate::core::kv_transfer::PeerAddress;
 
-/// How long an answer waits for a block. Its copy may be on its way from the device, behind a step.
+/// How long an answer waits for a unit. Its copy may be on its way from the device, behind a step.
 const ARRIVAL_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Why no blocks are given.
@@ -35,31 +36,31 @@ pub enum ShareError {
         /// The tokens of the context.
         most: usize,
     },
-    /// The hash is malformed.
-    #[error("`before` is malformed: {0}")]
-    NotAHash(#[from] NotAHash),
+    /// The request is malformed.
+    #[error(transparent)]
+    Invalid(#[from] InvalidRequest),
 }
 
-/// Where shared blocks are.
-pub(super) trait BlockSource: Send + Sync {
-    /// Whether a server that knows its blocks by this hash of their meaning may use those of this source.
+/// Where shared units are.
+pub(super) trait UnitSource: Send + Sync {
+    /// Whether a server that knows its units by this hash of their meaning may use those of this source.
     fn means(&self, meaning: &str) -> bool;
 
     /// The length of the model's context.
     fn context_tokens(&self) -> usize;
 
-    /// A block, if it is there.
-    fn block(&self, content: &BlockContent) -> Option<Arc<HostBlock>>;
+    /// A unit, if it is there.
+    fn unit(&self, content: &UnitContent) -> Option<Arc<HostCopy>>;
 }
 
-/// The blocks that other servers may load from this one. Cheap to clone.
+/// The units that other servers may load from this one. Cheap to clone.
 #[derive(Clone)]
 pub struct SharedBlocks(Arc<Shared>);
 
 struct Shared {
     address: Arc<PeerAddress>,
-    sources: Mutex<Vec<Weak<dyn BlockSource>>>,
-    /// Signals that a block has arrived in some source.
+    sources: Mutex<Vec<Weak<dyn UnitSource>>>,
+    /// Signals that a unit has arrived in some source.
     arrived: Notify,
 }
 
@@ -78,7 +79,7 @@ impl PartialEq for SharedBlocks {
 impl Eq for SharedBlocks {}
 
 impl SharedBlocks {
-    /// No blocks yet. Other servers reach this one at `address`.
+    /// No units yet. Other servers reach this one at `address`.
     #[must_use]
     pub fn new(address: PeerAddress) -> Self {
         SharedBlocks(Arc::new(Shared { address: Arc::new(address), sources: Mutex::default(), arrived: Notify::new() }))
@@ -90,32 +91,32 @@ impl SharedBlocks {
         &self.0.address
     }
 
-    /// Shares the blocks of a source as long as it exists.
-    pub(super) fn add(&self, source: Weak<dyn BlockSource>) {
+    /// Shares the units of a source as long as it exists.
+    pub(super) fn add(&self, source: Weak<dyn UnitSource>) {
         let mut sources = self.0.sources.lock().unwrap_or_else(PoisonError::into_inner);
         sources.retain(|source| source.strong_count() > 0);
         sources.push(source);
     }
 
-    /// The sources whose blocks a server may use.
-    fn sources(&self, meaning: &str) -> Vec<Arc<dyn BlockSource>> {
+    /// The sources whose units a server may use.
+    fn sources(&self, meaning: &str) -> Vec<Arc<dyn UnitSource>> {
         let sources = self.0.sources.lock().unwrap_or_else(PoisonError::into_inner);
         sources.iter().filter_map(Weak::upgrade).filter(|source| source.means(meaning)).collect()
     }
 
-    /// A block has arrived in a source.
-    pub(super) fn block_arrived(&self) {
+    /// A unit has arrived in a source.
+    pub(super) fn unit_arrived(&self) {
         self.0.arrived.notify_waiters();
     }
 
     /// The bytes of the answer to a request, sealed with the key of the server that asks, if it has one. The stream holds the
-    /// tokens of the request, and no more than one block.
+    /// tokens of the request, and no more than one unit.
     ///
     /// # Errors
     /// [`ShareError`].
     pub fn answer(
         &self,
-        request: BlocksRequest,
+        request: UnitsRequest,
         key: Option<PeerKey>,
     ) -> Result<impl Stream<Item = Bytes> + Send + use<>, ShareError> {
         let sources = self.sources(&request.meaning);
@@ -124,34 +125,37 @@ impl SharedBlocks {
         if tokens > most {
             return Err(ShareError::TooLong { tokens, most });
         }
-        request.blocks().map(drop)?;
+        request.units().map(drop)?;
         let (shared, seal) = (self.clone(), Seal { key, meaning: request.meaning.clone() });
         Ok(stream! {
             // Checked above.
-            for content in request.blocks().into_iter().flatten() {
-                let Some(block) = shared.wait_for(&sources, &content).await else { break };
-                yield Bytes::copy_from_slice(&seal.header(&content, &block));
-                yield Bytes::from_owner(BlockBytes(block));
+            for content in request.units().into_iter().flatten() {
+                let Some(unit) = shared.wait_for(&sources, &content).await else { break };
+                let (seal, bytes) = (seal.clone(), Arc::clone(&unit));
+                let header = hash_aside(unit.len(), move || seal.header(&content, &bytes)).await;
+                let Some(header) = header else { break };
+                yield Bytes::copy_from_slice(&header);
+                yield Bytes::from_owner(UnitBytes(unit));
             }
         })
     }
 
-    async fn wait_for(&self, sources: &[Arc<dyn BlockSource>], content: &BlockContent) -> Option<Arc<HostBlock>> {
+    async fn wait_for(&self, sources: &[Arc<dyn UnitSource>], content: &UnitContent) -> Option<Arc<HostCopy>> {
         let until = Instant::now() + ARRIVAL_PATIENCE;
         loop {
             let arrived = self.0.arrived.notified();
-            if let Some(block) = sources.iter().find_map(|source| source.block(content)) {
-                return Some(block);
+            if let Some(unit) = sources.iter().find_map(|source| source.unit(content)) {
+                return Some(unit);
             }
             timeout_at(until, arrived).await.ok()?;
         }
     }
 }
 
-/// The bytes of a block, without a copy.
-struct BlockBytes(Arc<HostBlock>);
+/// The bytes of a unit, without a copy.
+struct UnitBytes(Arc<HostCopy>);
 
-impl AsRef<[u8]> for BlockBytes {
+impl AsRef<[u8]> for UnitBytes {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
@@ -162,7 +166,8 @@ impl AsRef<[u8]> for BlockBytes {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use cuelight_engine::host_blocks::HostBlocks;
+    use cuelight_engine::cache_unit::{self, UnitKind};
+    use cuelight_engine::host_memory::HostMemory;
     use futures_util::StreamExt;
 
     use super::*;
@@ -175,7 +180,7 @@ mod tests {
         asked: AtomicUsize,
     }
 
-    impl BlockSource for First {
+    impl UnitSource for First {
         fn means(&self, meaning: &str) -> bool {
             meaning == "model"
         }
@@ -184,22 +189,23 @@ mod tests {
             64
         }
 
-        fn block(&self, _: &BlockContent) -> Option<Arc<HostBlock>> {
+        fn unit(&self, _: &UnitContent) -> Option<Arc<HostCopy>> {
             let is_there = self.asked.fetch_add(1, Ordering::Relaxed) < self.blocks;
-            is_there.then(|| Arc::new(HostBlocks::new(1, 8).take().unwrap()))
+            let memory = HostMemory::new(8, cache_unit::UnitBytes { block: 8, state: 0 });
+            is_there.then(|| Arc::new(memory.take(UnitKind::Block).unwrap()))
         }
     }
 
-    fn request(tokens: usize) -> BlocksRequest {
+    fn request(tokens: usize) -> UnitsRequest {
         let before = BlockHash::of_scope(&PrefixScope::default()).to_string();
-        BlocksRequest { meaning: "model".to_owned(), before, tokens: vec![1; tokens] }
+        UnitsRequest { meaning: "model".to_owned(), before, tokens: vec![1; tokens], state: false }
     }
 
     #[tokio::test]
     async fn an_answer_ends_before_the_first_missing_block_and_looks_for_no_other() {
         let shared = SharedBlocks::new(PeerAddress { host: "here".to_owned(), port: 1 });
         let first = Arc::new(First { blocks: 2, asked: AtomicUsize::new(0) });
-        let source: Arc<dyn BlockSource> = first.clone();
+        let source: Arc<dyn UnitSource> = first.clone();
         shared.add(Arc::downgrade(&source));
         let answer: Vec<Bytes> = shared.answer(request(64), None).unwrap().collect().await;
         assert_eq!(answer.len(), 2 * 2, "a header and the bytes of each");
@@ -209,12 +215,13 @@ mod tests {
     #[test]
     fn more_tokens_than_a_prompt_can_have_are_refused() {
         let shared = SharedBlocks::new(PeerAddress { host: "here".to_owned(), port: 1 });
-        let source: Arc<dyn BlockSource> = Arc::new(First { blocks: 0, asked: AtomicUsize::new(0) });
+        let source: Arc<dyn UnitSource> = Arc::new(First { blocks: 0, asked: AtomicUsize::new(0) });
         shared.add(Arc::downgrade(&source));
         let refused = |request| shared.answer(request, None).map(drop);
         assert_eq!(refused(request(64)), Ok(()));
         assert_eq!(refused(request(65)), Err(ShareError::TooLong { tokens: 65, most: 64 }));
-        assert!(matches!(refused(BlocksRequest { before: "a".into(), ..request(1) }), Err(ShareError::NotAHash(_))));
-        assert_eq!(refused(BlocksRequest { meaning: "other".into(), ..request(1) }), Err(ShareError::OtherModel));
+        assert!(matches!(refused(UnitsRequest { before: "a".into(), ..request(1) }), Err(ShareError::Invalid(_))));
+        assert!(matches!(refused(UnitsRequest { state: true, ..request(17) }), Err(ShareError::Invalid(_))));
+        assert_eq!(refused(UnitsRequest { meaning: "other".into(), ..request(1) }), Err(ShareError::OtherModel));
     }
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cuelight_engine::engine::{
-    AdapterUse, BlockId, EngineLimits, HiddenRows, RowSamplingParams, Step, StepId, TokenId,
+    AdapterUse, CacheUnit, EngineLimits, HiddenRows, RowSamplingParams, Step, StepId, TokenId,
 };
 use cuelight_engine::sample::{Block, Denoising, Draw};
 
-use crate::core::block_hash::{BlockContent, BlockHash};
 use crate::core::cache_change::CacheChange;
+use crate::core::cached_unit::{KeptUnit, UnitContent, UnitId};
 use crate::core::draft::{DraftReply, DraftRequest, DraftSource};
 use crate::core::kv_transfer::{KvTransfer, PeerAddress};
 use crate::core::prefix_scope::PrefixScope;
@@ -149,7 +149,7 @@ pub enum PolicyEvent {
     Drafted(DraftReply),
     /// A lower tier reports what it holds.
     Tier(Tier, TierReport),
-    /// Blocks were read from a lower tier.
+    /// Units were read from a lower tier.
     Fetched {
         /// The read.
         fetch: FetchId,
@@ -160,10 +160,10 @@ pub enum PolicyEvent {
     },
     /// A read from a lower tier has taken too long.
     FetchTimedOut(FetchId),
-    /// Blocks from a lower tier were written to the device.
-    BlocksWritten {
-        /// Number of blocks.
-        blocks: usize,
+    /// Units from a lower tier were written to the device.
+    UnitsWritten {
+        /// Their bytes.
+        bytes: u64,
         /// How long that took.
         elapsed: Duration,
     },
@@ -176,22 +176,21 @@ pub enum PolicyEvent {
 /// The result of a read from a lower tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
-    /// Number of leading blocks that are in host memory now.
-    pub blocks: usize,
-    /// Whether the tier does not have the block after them, or not as it was.
+    /// Number of leading units that are in host memory now.
+    pub units: usize,
+    /// Whether the tier does not have the unit after them, or not as it was.
     pub next_is_lost: bool,
 }
 
 /// What a lower tier reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TierReport {
-    /// It can be used. It holds these blocks, the least recently used first. The second part of a block says whether it means the
-    /// same in another process.
-    Ready(TierLimits, Vec<(BlockHash, bool)>),
-    /// These blocks have arrived.
-    Kept(Vec<(BlockHash, bool)>),
-    /// These blocks have not arrived and will not.
-    Refused(Vec<BlockHash>),
+    /// It can be used. It holds these units, the least recently used first.
+    Ready(TierLimits, Vec<KeptUnit>),
+    /// These units have arrived.
+    Kept(Vec<KeptUnit>),
+    /// These units have not arrived and will not.
+    Refused(Vec<UnitId>),
     /// It has no space for more than it holds.
     Full,
 }
@@ -232,7 +231,7 @@ pub enum Effect {
     Draft(DraftRequest),
     /// Tell the executor that the failed step was handled. All steps from here on are formed with that knowledge.
     Resync,
-    /// Copy, move, read or remove blocks of the lower tiers.
+    /// Copy, move, read or remove units of the lower tiers.
     Tier(TierEffect),
     /// The prefix cache has changed.
     CacheChanged(Vec<CacheChange>),
@@ -258,16 +257,16 @@ pub enum Effect {
     Failed(RequestId, GenerationError),
 }
 
-/// What the policy wants done with blocks of the lower tiers.
+/// What the policy wants done with units of the lower tiers.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TierEffect {
-    /// Copy blocks from the device to a lower tier, before later steps write to them.
-    Store(Vec<BlockCopy>),
-    /// Move a block from host memory to the disk.
-    Demote(BlockHash),
-    /// Remove a block from a lower tier.
-    Discard(Tier, BlockHash),
-    /// Read blocks from a lower tier.
+    /// Copy units from the device to a lower tier, before later steps write to them.
+    Store(Vec<UnitCopy>),
+    /// Move a unit from host memory to the disk.
+    Demote(UnitId),
+    /// Remove a unit from a lower tier.
+    Discard(Tier, UnitId),
+    /// Read units from a lower tier.
     Fetch {
         /// The read.
         fetch: FetchId,
@@ -275,27 +274,27 @@ pub enum TierEffect {
         tier: Tier,
         /// The other server, if they are at one.
         peer: Option<Arc<PeerAddress>>,
-        /// The blocks, each after the one before it.
-        blocks: Vec<BlockContent>,
+        /// Blocks, each after the one before it, or one state.
+        units: Vec<UnitContent>,
         /// The time after which [`PolicyEvent::FetchTimedOut`] follows.
         time_limit: Duration,
     },
-    /// Write the leading blocks of a finished read to the device, before later steps read them.
+    /// Write the leading units of a finished read to the device, before later steps read them.
     Write {
         /// The read.
         fetch: FetchId,
-        /// The blocks of the device.
-        blocks: Vec<BlockId>,
+        /// Where to on the device.
+        units: Vec<CacheUnit>,
     },
 }
 
-/// A copy of a block of the device to a lower tier.
+/// A copy of a unit of the device to a lower tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BlockCopy {
-    /// The block of the device.
-    pub block: BlockId,
+pub struct UnitCopy {
+    /// The unit of the device.
+    pub unit: CacheUnit,
     /// What it contains.
-    pub content: BlockContent,
+    pub content: UnitContent,
     /// Where the copy is kept.
     pub to: Tier,
 }

@@ -115,6 +115,12 @@ impl<S: BuildHasher> BlockManager<S> {
         self.cached.values().filter_map(with_content).collect()
     }
 
+    /// The identity of a block whose content is known.
+    #[must_use]
+    pub fn content(&self, id: BlockId) -> Option<BlockContent> {
+        self.contents.identity(id)
+    }
+
     /// The identities of all blocks whose content is known.
     pub fn known(&self) -> impl Iterator<Item = BlockContent> {
         self.contents.identities()

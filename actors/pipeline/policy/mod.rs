@@ -15,8 +15,8 @@
 //!   sequence that is last in the order is preempted and recomputed later.
 //! - Requests wait in a fair order, and clients share the running slots: a client that runs many sequences gives slots and
 //!   blocks to one that runs few ([`fair_share`]).
-//! - Evicted blocks are copied to lower tiers. A prompt whose blocks are there waits until they are loaded, where that is faster
-//!   than computing them ([`tiers`]).
+//! - Evicted blocks and recurrent states are copied to lower tiers. A prompt whose prefix is there waits until it is loaded, where
+//!   that is faster than computing it ([`tiers`]).
 //! - A block is never free while the device may write to it.
 //! - When the executor is lost, every sequence waits again and keeps its tokens. The sequences of the failed step become
 //!   suspects: each runs alone until it is past the point of failure, and fails when it loses the executor again.
@@ -32,7 +32,7 @@
 //! - [`residency`]: which sequences hold blocks
 //! - [`steps`]: what happens to formed steps
 //! - [`recurrent`]: slots for the state of recurrent layers, and checkpoints ([`state_slots`])
-//! - [`tiers`], [`tier_events`]: copies of blocks in host memory and on disk
+//! - [`tiers`], [`tier_events`], [`tier_loads`]: copies of blocks and states in host memory and on disk
 //! - [`resume`]: continues the requests of a scheduler that died
 //!
 //! [`Policy::check`] states the invariants. Debug builds check them after every event ([`PolicyConfig::verify`]).
@@ -61,12 +61,13 @@ mod step_record;
 mod step_time;
 mod steps;
 mod tier_events;
+mod tier_loads;
 mod tiers;
 
 pub use self::config::{PolicyConfig, SpeculationMode};
 pub use self::events::{
-    AwaitedToken, BlockCopy, CanvasState, CanvasTask, Draft, Effect, EngineSampling, Found, Outcome, PlannedStep,
-    PolicyEvent, SampleTask, Submission, TierEffect, TierReport, Verdict,
+    AwaitedToken, CanvasState, CanvasTask, Draft, Effect, EngineSampling, Found, Outcome, PlannedStep, PolicyEvent,
+    SampleTask, Submission, TierEffect, TierReport, UnitCopy, Verdict,
 };
 pub use self::resume::Progress;
 pub use self::state::Policy;

@@ -33,15 +33,17 @@ impl Policy {
         CachedPrefix { blocks, usable }
     }
 
-    /// Gives an admitted sequence the state after its cached blocks, and requests its checkpoints, which would wait forever for
-    /// blocks that are not kept. `known` blocks of its prefix are in the cache.
-    pub(super) fn start_state(&mut self, id: RequestId, known: usize) {
-        if !self.slots.is_used() {
-            return;
-        }
-        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+    /// Gives an admitted sequence the state after its cached blocks.
+    pub(super) fn start_state(&mut self, id: RequestId) {
+        let Some(sequence) = self.sequences.get_mut(&id).filter(|_| self.slots.is_used()) else { return };
         let last = sequence.blocks.last().map(|block| block.id());
         sequence.state.newest = last.and_then(|block| self.slots.take(block));
+    }
+
+    /// Requests the checkpoints of an admitted sequence, which would wait forever for blocks that are not kept. `known` blocks of its
+    /// prefix are in the cache or in a tier.
+    pub(super) fn want_checkpoints(&mut self, id: RequestId, known: usize) {
+        let Some(sequence) = self.sequences.get_mut(&id).filter(|_| self.slots.is_used()) else { return };
         if self.config.prefix_cache && sequence.is_kept() {
             sequence.state.want(known * BLOCK_TOKENS, sequence.planned);
             sequence.state.want_end_of_prompt(sequence.prompt_tokens, sequence.planned);
@@ -111,7 +113,10 @@ impl Policy {
         let cached = sequence.cached_blocks * BLOCK_TOKENS;
         for (position, slot) in sequence.state.pending.extract_if(.., |(position, _)| *position <= cached) {
             let block = sequence.blocks[position / BLOCK_TOKENS - 1].id();
-            self.slots.keep(block, slot);
+            match self.blocks.content(block) {
+                Some(content) => self.slots.keep(block, content, slot),
+                None => self.slots.release(slot),
+            }
             if position > sequence.prompt_tokens {
                 let before = sequence.state.in_answer.replace(block).filter(|before| *before != block);
                 before.into_iter().for_each(|before| self.slots.forget(before));

@@ -37,9 +37,14 @@ impl RecurrentState {
         }
     }
 
+    /// Number of leading blocks of a prompt after which its last checkpoint is.
+    pub fn blocks_until_last(prompt_tokens: usize) -> usize {
+        prompt_tokens.saturating_sub(TAIL_TOKENS) / BLOCK_TOKENS
+    }
+
     /// Requests the checkpoint near the end of a prompt.
     pub fn want_end_of_prompt(&mut self, prompt_tokens: usize, planned: usize) {
-        self.want(prompt_tokens.saturating_sub(TAIL_TOKENS), planned);
+        self.want(Self::blocks_until_last(prompt_tokens) * BLOCK_TOKENS, planned);
     }
 
     /// The last position up to `most` for which a checkpoint is requested or on its way.

@@ -7,6 +7,7 @@ use super::recurrent::CachedPrefix;
 use super::recurrent_state::RecurrentState;
 use super::sequence::{Leader, Rank, Residency, Sequence};
 use super::step_record::StepRecord;
+use super::tier_loads::PrefixInTiers;
 use super::{Effect, Policy};
 use crate::core::request::RequestId;
 
@@ -41,7 +42,7 @@ pub(super) enum AdmissionOutcome {
     Admitted,
     /// The sequence waits for a prefix that another sequence computes. Sequences behind it may go first.
     Follows,
-    /// The sequence runs as soon as blocks of its prefix are loaded. Sequences behind it may go first.
+    /// The sequence runs as soon as its prefix is loaded. Sequences behind it may go first.
     Loads,
     /// Not enough blocks are available.
     NoBlocks,
@@ -92,13 +93,15 @@ impl Policy {
         let blocks = BlockManager::blocks_for(sequence.tokens.len() + sequence.block_tokens());
         let reserve = if alone { 0 } else { self.active() };
         let CachedPrefix { blocks: known, usable } = self.find_prefix(sequence);
-        let prefix = self.blocks.take(&known[..usable]);
-        if !alone && self.start_following(rank, prefix.len()) {
+        // Those after the last checkpoint are of use if the state after them is loaded.
+        let held = if self.loads_states() { known.len() } else { usable };
+        let prefix = self.blocks.take(&known[..held]);
+        if !alone && self.start_following(rank, usable) {
             prefix.into_iter().rev().for_each(|block| self.blocks.release(block));
             return AdmissionOutcome::Follows;
         }
         if !self.make_slot_available(victims, effects)
-            || !self.make_available(blocks - prefix.len() + reserve, victims, effects)
+            || !self.make_available(blocks - held + reserve, victims, effects)
         {
             prefix.into_iter().rev().for_each(|block| self.blocks.release(block));
             return AdmissionOutcome::NoBlocks;
@@ -107,18 +110,33 @@ impl Policy {
         self.running.insert(rank);
         let sequence = self.sequence_mut(rank.id);
         sequence.residency = Residency::Running;
-        sequence.cached_blocks = prefix.len();
-        sequence.computed = prefix.len() * BLOCK_TOKENS;
-        sequence.planned = sequence.computed;
         sequence.blocks = prefix;
         let span = sequence.span;
-        self.start_state(rank.id, known.len());
-        self.grow(rank.id, blocks);
         self.fair_queue.admitted(span);
-        if !alone && self.start_load(rank.id, effects) {
-            return AdmissionOutcome::Loads;
+        let PrefixInTiers { known, load } = match alone {
+            true => PrefixInTiers { known: known.len(), load: None },
+            false => self.find_in_tiers(rank.id, usable, known.len()),
+        };
+        self.keep_leading(rank.id, load.as_ref().map_or(usable, |load| load.until.min(held)));
+        let loads = load.is_some();
+        match load {
+            Some(load) => self.start_load(rank.id, usable, load),
+            None => self.start_state(rank.id),
         }
-        AdmissionOutcome::Admitted
+        self.want_checkpoints(rank.id, known);
+        self.grow(rank.id, blocks);
+        self.fetch_next(rank.id, effects);
+        if loads { AdmissionOutcome::Loads } else { AdmissionOutcome::Admitted }
+    }
+
+    /// Lets an admitted sequence begin with its first `count` blocks, which are those of the cache, and releases those after them.
+    fn keep_leading(&mut self, id: RequestId, count: usize) {
+        let sequence = self.sequence_mut(id);
+        let others = sequence.blocks.split_off(count);
+        sequence.cached_blocks = count;
+        sequence.computed = count * BLOCK_TOKENS;
+        sequence.planned = sequence.computed;
+        others.into_iter().rev().for_each(|block| self.blocks.release(block));
     }
 
     /// Number of blocks of a waiting sequence's prefix that are in the cache.
@@ -180,7 +198,7 @@ impl Policy {
         while sequence.blocks.len() < blocks {
             let block = self.blocks.allocate().expect("the blocks are available");
             // The block may have been evicted from the prefix cache for this.
-            self.slots.forget(block.id());
+            self.slots.evict(block.id());
             sequence.blocks.push(block);
         }
     }

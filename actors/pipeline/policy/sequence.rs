@@ -91,8 +91,10 @@ pub(super) struct Sequence {
     pub state: RecurrentState,
     /// The identities of its leading blocks, as far as they were needed.
     pub hashes: Vec<BlockHash>,
-    /// The blocks that it waits for. They are loaded from lower tiers.
+    /// What it waits for, to be loaded from lower tiers.
     pub loading: Option<Loading>,
+    /// Whether a load took too long, so that it computes its tokens instead of trying once more.
+    pub computes: bool,
     /// Number of leading blocks whose content is in the prefix cache.
     pub cached_blocks: usize,
     /// What it has to do with the KV caches of other servers.

@@ -205,6 +205,7 @@ impl Policy {
             state: RecurrentState::default(),
             hashes: Vec::new(),
             loading: None,
+            computes: false,
             cached_blocks: 0,
             kv_transfer,
             shared_blocks: 0,
@@ -244,7 +245,7 @@ impl Policy {
             PolicyEvent::Tier(tier, report) => self.tier_reported(tier, report, &mut effects),
             PolicyEvent::Fetched { fetch, found, elapsed } => self.fetched(fetch, found, elapsed, &mut effects),
             PolicyEvent::FetchTimedOut(fetch) => self.fetch_timed_out(fetch, &mut effects),
-            PolicyEvent::BlocksWritten { blocks, elapsed } => self.blocks_written(blocks, elapsed),
+            PolicyEvent::UnitsWritten { bytes, elapsed } => self.tiers.times.written(bytes, elapsed),
             PolicyEvent::Drain => self.draining = true,
             PolicyEvent::EndAll(error) => {
                 let mut ids: Vec<_> = self.sequences.keys().copied().collect();
@@ -402,9 +403,8 @@ impl Policy {
 
     fn executor_ready(&mut self, limits: EngineLimits, effects: &mut Vec<Effect>) {
         debug_assert!(self.running.is_empty(), "the sequences must wait when a new executor is ready");
-        self.replace_blocks(limits.kv_blocks);
-        self.slots = StateSlots::new(limits.state_slots);
         self.limits = limits;
+        self.replace_cache();
         self.executor_ready = true;
         let context_tokens = self.context_tokens();
         let mut too_long: Vec<_> = self
@@ -434,14 +434,14 @@ impl Policy {
         }
         // The contents of all blocks and slots are lost with the device.
         self.tiers.executor_lost();
-        self.replace_blocks(self.limits.kv_blocks);
-        self.slots = StateSlots::new(self.limits.state_slots);
+        self.replace_cache();
     }
 
-    /// Continues with empty blocks.
-    fn replace_blocks(&mut self, blocks: usize) {
-        self.blocks = empty_blocks(&self.config, blocks);
-        self.blocks.record_evictions(self.config.prefix_cache && self.tiers.is_enabled());
+    /// Continues with empty blocks and slots.
+    fn replace_cache(&mut self) {
+        self.blocks = empty_blocks(&self.config, self.limits.kv_blocks);
+        self.slots = StateSlots::new(self.limits.state_slots);
+        self.record_evictions();
     }
 
     /// Panics when an invariant does not hold.
@@ -452,8 +452,9 @@ impl Policy {
     pub fn check(&self) {
         self.tiers.check();
         let held = self.sequences.values().flat_map(|sequence| &sequence.blocks);
-        self.blocks.check(held.chain(self.tiers.handles()));
-        self.slots.check(self.sequences.values().flat_map(|sequence| sequence.state.handles()));
+        self.blocks.check(held.chain(self.tiers.block_handles()));
+        let states = self.sequences.values().flat_map(|sequence| sequence.state.handles());
+        self.slots.check(states.chain(self.tiers.slot_handles()));
         assert_eq!(self.waiting.len() + self.running.len(), self.sequences.len(), "a sequence is in no set or in two");
         for sequence in self.sequences.values() {
             let rank = sequence.rank;

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use cuelight_engine::engine::{BlockId, SlotId, StepId};
 
+use crate::core::block_hash::BlockContent;
+
 /// One reference to a slot. Released with [`StateSlots::release`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a slot is free again only when its handles are released"]
@@ -28,13 +30,25 @@ pub struct StateSlots {
     /// Reference count of each slot. 0 for a free slot.
     references: Vec<u32>,
     free: Vec<SlotId>,
-    /// The checkpoints, by the block after whose last token the state is, with the time of their last use.
-    checkpoints: HashMap<BlockId, (SlotHandle, u64)>,
+    /// The checkpoints, by the block after whose last token the state is.
+    checkpoints: HashMap<BlockId, Checkpoint>,
     by_use: BTreeMap<u64, BlockId>,
     /// References to release once a step is done, because the device may read or write the slot until then.
     retired: VecDeque<(StepId, SlotHandle)>,
     clock: u64,
     evictions: u64,
+    /// The checkpoints that were given up for their slot since they were taken last. `None` when they are not recorded.
+    evicted: Option<Vec<(SlotId, BlockContent)>>,
+}
+
+/// A state that is kept for other prompts.
+#[derive(Debug)]
+struct Checkpoint {
+    slot: SlotHandle,
+    /// The time of its last use.
+    used: u64,
+    /// The block after which it is.
+    after: BlockContent,
 }
 
 impl StateSlots {
@@ -50,7 +64,22 @@ impl StateSlots {
             retired: VecDeque::new(),
             clock: 0,
             evictions: 0,
+            evicted: None,
         }
+    }
+
+    /// Chooses whether [`take_evicted`](Self::take_evicted) returns anything.
+    pub fn record_evictions(&mut self, is_recorded: bool) {
+        match is_recorded {
+            true => drop(self.evicted.get_or_insert_default()),
+            false => self.evicted = None,
+        }
+    }
+
+    /// The checkpoints that were given up for their slot, or with their block, since the last call. Their slots have their contents
+    /// until something is written to them.
+    pub fn take_evicted(&mut self) -> Vec<(SlotId, BlockContent)> {
+        self.evicted.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Whether the model has recurrent state.
@@ -88,11 +117,17 @@ impl StateSlots {
         while self.free.is_empty() {
             let (_, block) = self.by_use.pop_first()?;
             self.evictions += 1;
-            self.forget(block);
+            self.evict(block);
         }
         let id = self.free.pop()?;
         self.references[id as usize] = 1;
         Some(SlotHandle(id))
+    }
+
+    /// Whether [`allocate`](Self::allocate) returns a slot.
+    #[must_use]
+    pub fn can_allocate(&self) -> bool {
+        !self.free.is_empty() || self.checkpoints.values().any(|checkpoint| self.is_exclusive(&checkpoint.slot))
     }
 
     /// Another reference to the slot.
@@ -151,14 +186,14 @@ impl StateSlots {
         }
     }
 
-    /// Keeps a state as the checkpoint after a block. Without effect when there is one already.
-    pub fn keep(&mut self, block: BlockId, slot: SlotHandle) {
+    /// Keeps a state as the checkpoint after a block with this content. Without effect when there is one already.
+    pub fn keep(&mut self, block: BlockId, after: BlockContent, slot: SlotHandle) {
         if self.has(block) {
             return self.release(slot);
         }
         self.clock += 1;
         self.by_use.insert(self.clock, block);
-        self.checkpoints.insert(block, (slot, self.clock));
+        self.checkpoints.insert(block, Checkpoint { slot, used: self.clock, after });
     }
 
     /// Whether there is a checkpoint after a block.
@@ -169,7 +204,7 @@ impl StateSlots {
 
     /// A reference to the checkpoint after a block.
     pub fn take(&mut self, block: BlockId) -> Option<SlotHandle> {
-        let (slot, used) = self.checkpoints.get_mut(&block)?;
+        let Checkpoint { slot, used, .. } = self.checkpoints.get_mut(&block)?;
         self.by_use.remove(used);
         self.clock += 1;
         *used = self.clock;
@@ -178,19 +213,34 @@ impl StateSlots {
         Some(SlotHandle(slot.0))
     }
 
-    /// Gives up the checkpoint after a block, if there is one.
+    /// The slot of the checkpoint after a block, and what it contains.
+    #[must_use]
+    pub fn checkpoint(&self, block: BlockId) -> Option<(SlotId, BlockContent)> {
+        self.checkpoints.get(&block).map(|checkpoint| (checkpoint.slot.id(), checkpoint.after))
+    }
+
+    /// Gives up the checkpoint after a block, if there is one: nobody needs it any more.
     pub fn forget(&mut self, block: BlockId) {
-        if let Some((slot, used)) = self.checkpoints.remove(&block) {
+        if let Some(Checkpoint { slot, used, .. }) = self.checkpoints.remove(&block) {
             self.by_use.remove(&used);
             self.release(slot);
         }
+    }
+
+    /// Gives up the checkpoint after a block, if there is one, because its memory or that of the block is needed.
+    pub fn evict(&mut self, block: BlockId) {
+        let evicted = self.checkpoint(block);
+        if let Some(recorded) = &mut self.evicted {
+            recorded.extend(evicted);
+        }
+        self.forget(block);
     }
 
     /// Panics unless `handles`, the checkpoints and the retired handles match the reference counts, and every other slot is
     /// free.
     pub fn check<'a>(&'a self, handles: impl Iterator<Item = &'a SlotHandle>) {
         let mut seen = vec![0u32; self.total()];
-        let kept = self.checkpoints.values().map(|(slot, _)| slot);
+        let kept = self.checkpoints.values().map(|checkpoint| &checkpoint.slot);
         for slot in handles.chain(kept).chain(self.retired.iter().map(|(_, slot)| slot)) {
             seen[slot.0 as usize] += 1;
         }
@@ -204,9 +254,17 @@ impl StateSlots {
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
+    use cuelight_engine::engine::BLOCK_TOKENS;
+
     use super::*;
+    use crate::core::block_hash::BlockHash;
 
     const STEP: StepId = StepId(7);
+
+    fn content(number: u8) -> BlockContent {
+        let (hash, before) = (BlockHash([number; 32]), BlockHash([0; 32]));
+        BlockContent { hash, before, tokens: [0; BLOCK_TOKENS], has_image: false, is_portable: true }
+    }
 
     #[test]
     fn a_sequence_keeps_its_slot_until_it_is_a_checkpoint() {
@@ -216,7 +274,7 @@ mod tests {
         let same = slots.writable(Some(first), STEP).unwrap();
         assert_eq!(same.id(), id);
         let kept = slots.share(&same);
-        slots.keep(5, kept);
+        slots.keep(5, content(5), kept);
         let other = slots.writable(Some(same), STEP).unwrap();
         assert_ne!(other.id(), id);
         slots.check([&other].into_iter());
@@ -232,14 +290,18 @@ mod tests {
     #[test]
     fn the_least_recently_used_checkpoint_is_given_up_first() {
         let mut slots = StateSlots::new(2);
+        slots.record_evictions(true);
         for block in [1, 2] {
             let slot = slots.allocate().unwrap();
-            slots.keep(block, slot);
+            slots.keep(block, content(block as u8), slot);
         }
+        let (second, _) = slots.checkpoint(2).unwrap();
         let used = slots.take(1).unwrap();
         let new = slots.allocate().unwrap();
         assert!(slots.has(1) && !slots.has(2));
-        assert_eq!(slots.evictions(), 1);
+        assert_eq!((slots.evictions(), slots.take_evicted()), (1, vec![(second, content(2))]));
+        slots.forget(1);
+        assert!(!slots.has(1) && slots.take_evicted().is_empty(), "nobody needs what was forgotten");
         slots.check([&used, &new].into_iter());
     }
 
@@ -247,7 +309,7 @@ mod tests {
     fn without_another_slot_a_sequence_takes_over_its_checkpoint() {
         let mut slots = StateSlots::new(1);
         let slot = slots.allocate().unwrap();
-        slots.keep(1, slot);
+        slots.keep(1, content(1), slot);
         let mine = slots.take(1).unwrap();
         let id = mine.id();
         let mine = slots.writable(Some(mine), STEP).unwrap();

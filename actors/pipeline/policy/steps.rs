@@ -98,7 +98,7 @@ impl Policy {
                 sequence.suspect_until = 0;
             }
             self.cache_blocks(member.id);
-            self.share_blocks(member.id, effects);
+            self.share_prompt(member.id, effects);
         }
         self.blocks.step_is_done(step);
         self.slots.step_is_done(step);
@@ -162,8 +162,9 @@ impl Policy {
         }
     }
 
-    /// Makes a sequence wait again: a step that was not computed has left its newest slot without the state that it had.
-    fn start_again(&mut self, id: RequestId) {
+    /// Makes a sequence wait again: its newest slot has not the state that belongs to its blocks, after a step that was not computed or
+    /// a load that has failed.
+    pub(super) fn start_again(&mut self, id: RequestId) {
         self.release_blocks(id);
         let rank = self.sequence_mut(id).rank;
         self.running.remove(&rank);

@@ -12,6 +12,7 @@ mod prompts;
 mod random;
 mod recurrent;
 mod speculation;
+mod state_tiers;
 mod tiers;
 mod world;
 

@@ -20,7 +20,7 @@ use crate::backend::ragged::{RaggedRows, count_rows, node_cost};
 use crate::backend::stage::{PipelineStage, StageOutput};
 use crate::cancel::LoadCancelled;
 use crate::cgroup;
-use crate::engine::{BlockId, EngineError, EngineLimits, Step};
+use crate::engine::{CacheUnit, EngineError, EngineLimits, Step, UnitBytes};
 use crate::graph::{Graph, MemoryLayout, ValueId};
 use crate::profile::Profiler;
 use team::ThreadTeam;
@@ -214,17 +214,28 @@ impl PipelineStage for CpuStage {
         self.segments.iter().map(of_segment).sum()
     }
 
-    fn block_bytes(&self) -> usize {
-        self.kv.block_bytes()
+    fn unit_bytes(&self) -> UnitBytes {
+        let state: u64 = self.states.slot_bytes().iter().sum();
+        UnitBytes { block: self.kv.block_bytes(), state: state as usize }
     }
 
-    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
-        copies.iter_mut().for_each(|(block, out)| self.kv.read_block(*block, out));
+    fn read_units(&mut self, copies: &mut [(CacheUnit, &mut [u8])]) -> Result<(), EngineError> {
+        for (unit, out) in copies {
+            match unit {
+                CacheUnit::Block(block) => self.kv.read_block(*block, out),
+                CacheUnit::State(slot) => self.states.read_slot(*slot, out),
+            }
+        }
         Ok(())
     }
 
-    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
-        contents.iter().for_each(|(block, content)| self.kv.write_block(*block, content));
+    fn write_units(&mut self, contents: &[(CacheUnit, &[u8])]) -> Result<(), EngineError> {
+        for (unit, content) in contents {
+            match unit {
+                CacheUnit::Block(block) => self.kv.write_block(*block, content),
+                CacheUnit::State(slot) => self.states.write_slot(*slot, content),
+            }
+        }
         Ok(())
     }
 }

@@ -29,7 +29,7 @@ use crate::backend::ragged::validate;
 use crate::backend::stage::{PipelineStage, StageOutput};
 use crate::device::ExpertStreaming;
 use crate::engine::{
-    BlockId, BlockLayout, Engine, EngineError, EngineLimits, ExpertCounts, ExpertJob, ExpertResult, Progress, Step,
+    CacheLayout, CacheUnit, Engine, EngineError, EngineLimits, ExpertCounts, ExpertJob, ExpertResult, Progress, Step,
     StepId, StepOutput, logits_or_denoised,
 };
 
@@ -47,7 +47,7 @@ pub struct OffloadedEngine {
     cuts: Vec<Handover>,
     break_even: BreakEven,
     limits: EngineLimits,
-    block_layout: Option<BlockLayout>,
+    cache_layout: Option<CacheLayout>,
     waiting: HashMap<StepId, Waiting>,
 }
 
@@ -120,15 +120,15 @@ impl OffloadedEngine {
     #[must_use]
     pub fn new(stage: Box<dyn PipelineStage>, cuts: Vec<Handover>, limits: EngineLimits) -> Self {
         let break_even = BreakEven::new(ExpertStreaming::Off, 0);
-        let (cache, block_layout, waiting) = Default::default();
-        OffloadedEngine { stage, cuts, cache, break_even, limits, block_layout, waiting }
+        let (cache, cache_layout, waiting) = Default::default();
+        OffloadedEngine { stage, cuts, cache, break_even, limits, cache_layout, waiting }
     }
 
-    /// Lets callers copy KV blocks, whose content `description` describes ([`BlockLayout::description`]).
+    /// Lets callers copy units of the cache, whose content `description` describes ([`CacheLayout::description`]).
     #[must_use]
-    pub fn with_block_copies(self, description: Option<String>) -> Self {
-        let bytes = self.stage.block_bytes();
-        OffloadedEngine { block_layout: description.map(|description| BlockLayout { bytes, description }), ..self }
+    pub fn with_cache_copies(self, description: String) -> Self {
+        let bytes = self.stage.unit_bytes();
+        OffloadedEngine { cache_layout: Some(CacheLayout { bytes, description }), ..self }
     }
 
     /// Adds a cache of experts, whose pools are segments of the stage. `bytes` is the maximum size of the experts that are
@@ -326,15 +326,15 @@ impl Engine for OffloadedEngine {
         Some(self.stage.cost(step))
     }
 
-    fn block_layout(&self) -> Option<BlockLayout> {
-        self.block_layout.clone()
+    fn cache_layout(&self) -> Option<CacheLayout> {
+        self.cache_layout.clone()
     }
 
-    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
-        self.stage.read_blocks(copies)
+    fn read_units(&mut self, copies: &mut [(CacheUnit, &mut [u8])]) -> Result<(), EngineError> {
+        self.stage.read_units(copies)
     }
 
-    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
-        self.stage.write_blocks(contents)
+    fn write_units(&mut self, contents: &[(CacheUnit, &[u8])]) -> Result<(), EngineError> {
+        self.stage.write_units(contents)
     }
 }

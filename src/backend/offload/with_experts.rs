@@ -1,6 +1,6 @@
 //! An engine that computes its experts itself.
 
-use crate::engine::{BlockId, BlockLayout, Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId};
+use crate::engine::{CacheLayout, CacheUnit, Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId};
 use crate::experts::HostExperts;
 use crate::profile::Cost;
 
@@ -51,15 +51,15 @@ impl<E: Engine> Engine for WithExperts<E> {
         self.engine.cost(step)
     }
 
-    fn block_layout(&self) -> Option<BlockLayout> {
-        self.engine.block_layout()
+    fn cache_layout(&self) -> Option<CacheLayout> {
+        self.engine.cache_layout()
     }
 
-    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
-        self.engine.read_blocks(copies)
+    fn read_units(&mut self, copies: &mut [(CacheUnit, &mut [u8])]) -> Result<(), EngineError> {
+        self.engine.read_units(copies)
     }
 
-    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
-        self.engine.write_blocks(contents)
+    fn write_units(&mut self, contents: &[(CacheUnit, &[u8])]) -> Result<(), EngineError> {
+        self.engine.write_units(contents)
     }
 }

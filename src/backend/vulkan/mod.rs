@@ -9,7 +9,7 @@
 //! - `footprint`: the memory that graphs need
 //! - `resident`: weights, tables and the KV cache, which stay on the device from load to unload
 //! - `upload`: copies to device memory while a model is loaded; `adapters`: slots for adapters
-//! - `block_copies`: copies of KV blocks to and from host memory
+//! - `cache_copies`: copies of KV blocks and recurrent states to and from host memory
 //! - `expert_upload`: uploads of experts during execution
 //! - `pipeline`, `record`: compiled shaders; dispatches and barriers in command buffers
 //! - `bucket`, `plan`: the commands of a graph, recorded once per bucket of steps and replayed
@@ -19,9 +19,9 @@
 
 mod adapters;
 mod arena;
-mod block_copies;
 mod bucket;
 mod buffer;
+mod cache_copies;
 mod device;
 mod error;
 mod expert_upload;

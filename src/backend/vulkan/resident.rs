@@ -21,7 +21,7 @@ use super::expert_upload::PoolBuffers;
 use super::record::{CommandPool, Recorder};
 use super::upload::Upload;
 use crate::cancel::LoadCancelled;
-use crate::engine::{BLOCK_TOKENS, BlockId};
+use crate::engine::{BLOCK_TOKENS, CacheUnit, UnitBytes};
 
 /// The most bytes of weights that are copied at once.
 const STAGING_BYTES: usize = 16 << 20;
@@ -130,6 +130,7 @@ impl DeviceWeights {
 pub(super) struct DeviceCache {
     arenas: [Arena; 2],
     n_blocks: usize,
+    n_slots: usize,
     pub kv: DeviceKv,
     pub states: DeviceStates,
     /// Bytes of one position, per layer.
@@ -171,6 +172,7 @@ impl DeviceCache {
             position_bytes: states.iter().map(position).collect(),
             arenas: [arena, slots],
             n_blocks,
+            n_slots,
         })
     }
 
@@ -179,21 +181,36 @@ impl DeviceCache {
         self.kv.layers.iter().flatten().chain(&self.kv.indexes)
     }
 
-    /// Bytes of one block over all layers.
-    pub fn block_bytes(&self) -> u64 {
-        self.planes().map(|plane| plane.bytes / self.n_blocks.max(1) as u64).sum()
+    /// Bytes of a unit over all layers.
+    pub fn unit_bytes(&self) -> UnitBytes {
+        let bytes = |regions: &mut dyn Iterator<Item = &Region>, count: usize| {
+            regions.map(|region| region.bytes / count.max(1) as u64).sum::<u64>() as usize
+        };
+        UnitBytes {
+            block: bytes(&mut self.planes(), self.n_blocks),
+            state: bytes(&mut self.states.layers.iter(), self.n_slots),
+        }
     }
 
-    /// The parts of a block: the keys, values and index keys of each layer.
+    /// The parts of a unit: of a block the keys, values and index keys of each layer, of a slot the state of each layer.
     ///
     /// # Panics
-    /// When there is no such block.
-    pub fn block_slices(&self, block: BlockId) -> impl Iterator<Item = BufferSlice> {
-        assert!((block as usize) < self.n_blocks, "block {block} is in the cache");
-        self.planes().filter(|plane| plane.bytes > 0).map(move |plane| {
-            let bytes = plane.bytes / self.n_blocks as u64;
-            let plane = self.arenas[0].slice(*plane).expect("the regions of the cache are in its arena");
-            plane.slice(u64::from(block) * bytes, bytes)
-        })
+    /// When there is no such unit.
+    pub fn slices(&self, unit: CacheUnit) -> Vec<BufferSlice> {
+        let (index, count, arena) = match unit {
+            CacheUnit::Block(block) => (block, self.n_blocks, &self.arenas[0]),
+            CacheUnit::State(slot) => (slot, self.n_slots, &self.arenas[1]),
+        };
+        assert!((index as usize) < count, "{unit:?} is in the cache");
+        let part = |region: &Region| {
+            let bytes = region.bytes / count as u64;
+            let all = arena.slice(*region).expect("the regions of the cache are in its arenas");
+            all.slice(u64::from(index) * bytes, bytes)
+        };
+        let is_stored = |region: &&Region| region.bytes > 0;
+        match unit {
+            CacheUnit::Block(_) => self.planes().filter(is_stored).map(part).collect(),
+            CacheUnit::State(_) => self.states.layers.iter().filter(is_stored).map(part).collect(),
+        }
     }
 }

@@ -13,8 +13,8 @@ use cuelight_shaders::sample_token;
 use cuelight_shaders::weight::Weight;
 
 use super::adapters::AdapterSlots;
-use super::block_copies::BlockCopies;
 use super::bucket::Bucket;
+use super::cache_copies::CacheCopies;
 use super::device::Device;
 use super::error::VulkanError;
 use super::expert_upload::DeviceUpload;
@@ -27,7 +27,7 @@ use super::step_buffers::StepBuffers;
 use crate::backend::ragged::{RaggedRows, node_cost, wanted};
 use crate::backend::stage::{ExpertUpload, PipelineStage, StageOutput};
 use crate::cancel::LoadCancelled;
-use crate::engine::{BlockId, EngineError, EngineLimits, SampledToken, Step};
+use crate::engine::{CacheUnit, EngineError, EngineLimits, SampledToken, Step, UnitBytes};
 use crate::graph::Graph;
 use crate::profile::Cost;
 
@@ -44,7 +44,7 @@ pub struct VulkanStage {
     cache: DeviceCache,
     adapters: AdapterSlots,
     buffers: StepBuffers,
-    block_copies: BlockCopies,
+    cache_copies: CacheCopies,
     pool: CommandPool,
     device: Arc<Device>,
 }
@@ -101,7 +101,7 @@ impl VulkanStage {
             cache,
             adapters,
             buffers,
-            block_copies: BlockCopies::default(),
+            cache_copies: CacheCopies::default(),
             pool,
             device,
         })
@@ -218,17 +218,17 @@ impl PipelineStage for VulkanStage {
         self.segments.iter().flat_map(|segment| self.costs(&segment.graph, &batch)).sum()
     }
 
-    fn block_bytes(&self) -> usize {
-        self.cache.block_bytes() as usize
+    fn unit_bytes(&self) -> UnitBytes {
+        self.cache.unit_bytes()
     }
 
-    fn read_blocks(&mut self, copies: &mut [(BlockId, &mut [u8])]) -> Result<(), EngineError> {
-        let read = self.block_copies.read(&self.device, &self.cache, copies);
+    fn read_units(&mut self, copies: &mut [(CacheUnit, &mut [u8])]) -> Result<(), EngineError> {
+        let read = self.cache_copies.read(&self.device, &self.cache, copies);
         read.map_err(|error| EngineError::DeviceLost(error.to_string()))
     }
 
-    fn write_blocks(&mut self, contents: &[(BlockId, &[u8])]) -> Result<(), EngineError> {
-        let written = self.block_copies.write(&self.device, &self.cache, contents);
+    fn write_units(&mut self, contents: &[(CacheUnit, &[u8])]) -> Result<(), EngineError> {
+        let written = self.cache_copies.write(&self.device, &self.cache, contents);
         written.map_err(|error| EngineError::DeviceLost(error.to_string()))
     }
 }

@@ -9,13 +9,13 @@ fn with_slots(state_slots: usize) -> World {
 }
 
 /// Runs one request to its end and returns how many tokens of its prompt came from the cache.
-fn cached(world: &mut World, id: u64, prompt: &[TokenId], generate: usize) -> usize {
+pub(super) fn cached(world: &mut World, id: u64, prompt: &[TokenId], generate: usize) -> usize {
     world.submit(Submission { id: RequestId(id), prompt: prompt.to_vec(), ..submission(1, 1) }, generate);
     world.run_out();
     world.cached[&RequestId(id)]
 }
 
-fn tokens(seed: usize, count: usize) -> Vec<TokenId> {
+pub(super) fn tokens(seed: usize, count: usize) -> Vec<TokenId> {
     (0..count).map(|i| ((seed * 37 + i * 11) % 1000) as TokenId).collect()
 }
 

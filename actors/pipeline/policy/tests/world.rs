@@ -12,6 +12,7 @@ use super::tiers::SimulatedTiers;
 use super::{canvases, images};
 use crate::core::block_hash::BlockHash;
 use crate::core::cache_change::CacheChange;
+use crate::core::cached_unit::UnitKind;
 use crate::core::draft::{DraftReply, DraftRequest};
 use crate::core::request::{GenerationError, MAX_STEP_TOKENS, RequestId};
 use crate::core::tier::Tier;
@@ -86,6 +87,8 @@ pub(super) struct World {
     pub(super) kv: HashMap<(BlockId, usize), u64>,
     /// For each slot of recurrent state, the hash of all tokens whose state it holds.
     pub(super) states: HashMap<SlotId, u64>,
+    /// Whether the model has recurrent state only.
+    pub(super) has_no_kv: bool,
     pub(super) computing: VecDeque<PlannedStep>,
     pub(super) sampling: VecDeque<PlannedStep>,
     /// Sampled outcomes that the executor knows and the policy does not know yet.
@@ -130,6 +133,7 @@ impl World {
             requests: HashMap::new(),
             kv: HashMap::new(),
             states: HashMap::new(),
+            has_no_kv: false,
             computing: VecDeque::new(),
             sampling: VecDeque::new(),
             delivering: VecDeque::new(),
@@ -203,12 +207,12 @@ impl World {
                     self.reported.entry(id).or_default().push(tokens);
                 }
                 Effect::Tier(TierEffect::Store(copies)) => self.store(copies),
-                Effect::Tier(TierEffect::Demote(hash)) => self.tiers.demote(hash),
-                Effect::Tier(TierEffect::Discard(tier, hash)) => self.tiers.discard(tier, hash),
-                Effect::Tier(TierEffect::Fetch { fetch, tier, blocks, .. }) => {
-                    self.tiers.fetching.push_back((fetch, tier, blocks));
+                Effect::Tier(TierEffect::Demote(id)) => self.tiers.demote(id),
+                Effect::Tier(TierEffect::Discard(tier, id)) => self.tiers.discard(tier, id),
+                Effect::Tier(TierEffect::Fetch { fetch, tier, units, .. }) => {
+                    self.tiers.fetching.push_back((fetch, tier, units));
                 }
-                Effect::Tier(TierEffect::Write { fetch, blocks }) => self.write(fetch, &blocks),
+                Effect::Tier(TierEffect::Write { fetch, units }) => self.write(fetch, &units),
                 Effect::CacheChanged(changes) => changes.into_iter().for_each(|change| self.cache_changed(change)),
                 Effect::Preempted(_) => self.preempted += 1,
                 Effect::Cancelled(id) => self.end(id, End::Cancelled),
@@ -239,8 +243,9 @@ impl World {
         }
         let known: HashSet<BlockHash> = self.policy.blocks.known().map(|content| content.hash).collect();
         assert_eq!(self.known, known);
-        let in_tier = |tier| self.policy.tiers.index(tier).oldest_first().map(move |block| (tier, block.hash));
-        assert_eq!(self.known_in_tiers, Tier::ALL.into_iter().flat_map(in_tier).collect());
+        let in_tier = |tier| self.policy.tiers.index(tier).oldest_first().map(move |unit| (tier, unit.id));
+        let in_tiers = Tier::ALL.into_iter().flat_map(in_tier).filter(|(_, id)| id.kind == UnitKind::Block);
+        assert_eq!(self.known_in_tiers, in_tiers.map(|(tier, id)| (tier, id.block)).collect());
     }
 
     pub(super) fn end(&mut self, id: RequestId, end: End) {
@@ -296,7 +301,11 @@ impl World {
             for (row, input) in images::inputs_of_rows(sequence).into_iter().enumerate() {
                 let position = sequence.first_position as usize + row;
                 let slot = |position: usize| (sequence.block_table[position / BLOCK_TOKENS], position % BLOCK_TOKENS);
-                let before = if position == 0 { 0 } else { self.kv[&slot(position - 1)] };
+                let before = match position {
+                    0 => 0,
+                    _ if self.has_no_kv => state,
+                    _ => self.kv[&slot(position - 1)],
+                };
                 self.kv.insert(slot(position), hash_input(before, input));
                 if self.limits.state_slots > 0 {
                     assert_eq!(state, before, "the state is that of other tokens");
@@ -433,6 +442,7 @@ impl World {
         let failed = self.computing.front().filter(|_| named).map(|planned| planned.step.id);
         self.computing.clear();
         self.kv.clear();
+        self.states.clear();
         self.ready = false;
         self.on(PolicyEvent::ExecutorLost { failed, reason: "lost".into() });
     }

@@ -1,4 +1,4 @@
-//! Predicts how long it takes to load blocks from a tier, from measured loads.
+//! Predicts how long it takes to load units from a tier, from measured loads.
 
 use std::time::Duration;
 
@@ -18,40 +18,46 @@ pub(in crate::pipeline::policy) struct CopyTimes {
     declined: u32,
 }
 
-/// Blocks to load from each tier, in the order of [`Tier::ALL`].
+/// Bytes to load from each tier, in the order of [`Tier::ALL`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(in crate::pipeline::policy) struct Amount([usize; Tier::COUNT]);
+pub(in crate::pipeline::policy) struct Amount([u64; Tier::COUNT]);
 
 impl Amount {
-    pub fn add(&mut self, tier: Tier) {
-        self.0[tier as usize] += 1;
+    /// The slowest tier of which something is loaded.
+    pub fn slowest(&self) -> Tier {
+        let is_used = |tier: &Tier| self.0[*tier as usize] > 0;
+        Tier::ALL.into_iter().rfind(is_used).unwrap_or(Tier::Host)
+    }
+
+    pub fn add(&mut self, tier: Tier, bytes: u64) {
+        self.0[tier as usize] += bytes;
     }
 }
 
-/// Blocks, as the work whose time is fitted to a base and a time for each.
-fn work(blocks: usize) -> Work {
-    Work { rows: blocks, attended: 0 }
+/// Bytes, as the work whose time is fitted to a base and a time for each.
+fn work(bytes: u64) -> Work {
+    Work { rows: usize::try_from(bytes).unwrap_or(usize::MAX), attended: 0 }
 }
 
 impl CopyTimes {
-    /// Blocks were read from a tier.
-    pub fn read(&mut self, tier: Tier, blocks: usize, elapsed: Duration) {
-        self.reads[tier as usize].observe(work(blocks), false, elapsed);
+    /// Bytes were read from a tier.
+    pub fn read(&mut self, tier: Tier, bytes: u64, elapsed: Duration) {
+        self.reads[tier as usize].observe(work(bytes), false, elapsed);
     }
 
-    /// Blocks were written to the device.
-    pub fn written(&mut self, blocks: usize, elapsed: Duration) {
-        self.write.observe(work(blocks), false, elapsed);
+    /// Bytes were written to the device.
+    pub fn written(&mut self, bytes: u64, elapsed: Duration) {
+        self.write.observe(work(bytes), false, elapsed);
     }
 
-    /// The predicted time to load blocks. What was never measured counts as free, so that it is tried.
-    pub fn predict(&self, Amount(blocks): Amount) -> Duration {
-        let of = |times: &StepTime, blocks: usize| match blocks {
+    /// The predicted time of a load. What was never measured counts as free, so that it is tried.
+    pub fn predict(&self, Amount(bytes): Amount) -> Duration {
+        let of = |times: &StepTime, bytes: u64| match bytes {
             0 => Duration::ZERO,
-            blocks => times.predict(work(blocks)).unwrap_or_default(),
+            bytes => times.predict(work(bytes)).unwrap_or_default(),
         };
-        let reads: Duration = self.reads.iter().zip(blocks).map(|(times, blocks)| of(times, blocks)).sum();
-        reads + of(&self.write, blocks.iter().sum())
+        let reads: Duration = self.reads.iter().zip(bytes).map(|(times, bytes)| of(times, bytes)).sum();
+        reads + of(&self.write, bytes.iter().sum())
     }
 
     /// A load was expected to be slower than computing. Returns whether to make it all the same.
@@ -69,10 +75,10 @@ mod tests {
     fn loads_are_predicted_from_measurements_of_each_tier() {
         let mut times = CopyTimes::default();
         assert_eq!(times.predict(Amount([5, 5, 5])), Duration::ZERO);
-        for blocks in [1, 4, 16, 64] {
-            times.read(Tier::Disk, blocks, Duration::from_micros(500 + 100 * blocks as u64));
-            times.read(Tier::Host, blocks, Duration::from_micros(10 * blocks as u64));
-            times.written(blocks, Duration::from_micros(40 * blocks as u64));
+        for bytes in [1, 4, 16, 64] {
+            times.read(Tier::Disk, bytes, Duration::from_micros(500 + 100 * bytes));
+            times.read(Tier::Host, bytes, Duration::from_micros(10 * bytes));
+            times.written(bytes, Duration::from_micros(40 * bytes));
         }
         let micros = |host, disk| times.predict(Amount([host, disk, 0])).as_micros();
         assert!((3990..=4010).contains(&micros(80, 0)), "{}", micros(80, 0));

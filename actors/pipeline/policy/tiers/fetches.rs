@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::core::cached_unit::UnitKind;
 use crate::core::kv_transfer::PeerAddress;
 use crate::core::request::RequestId;
 use crate::core::tier::{FetchId, Tier};
@@ -13,7 +14,7 @@ use crate::core::tier::{FetchId, Tier};
 /// Maximum number of reads from the disk, or from one server, that are under way.
 const MAX_FETCHES: usize = 4;
 
-/// Where blocks are read: a tier, and the server for blocks of other servers.
+/// Where units are read: a tier, and the server for units of other servers.
 pub(in crate::pipeline::policy) type Lane = (Tier, Option<Arc<PeerAddress>>);
 
 /// A read that is under way.
@@ -22,6 +23,9 @@ pub(in crate::pipeline::policy) struct Fetch {
     /// The sequence that waits for it.
     pub id: RequestId,
     pub lane: Lane,
+    /// What is read: units of one kind, and their bytes together.
+    pub kind: UnitKind,
+    pub bytes: u64,
     pub time_limit: Duration,
 }
 
@@ -75,7 +79,7 @@ impl Fetches {
         next
     }
 
-    /// The sequences that waited are gone, or compute their blocks.
+    /// The sequences that waited are gone, or compute their tokens.
     pub fn clear(&mut self) {
         self.under_way.clear();
         self.queued.clear();

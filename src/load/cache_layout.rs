@@ -1,30 +1,27 @@
-//! What the bytes of copied KV blocks depend on, in addition to the files of the model.
+//! What the bytes of copied KV blocks and recurrent states depend on, in addition to the files of the model.
 
 use std::fmt::{self, Write};
 
 use cuelight_shaders::gpu::module::SOURCES;
+use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::matmul::rounds_to_bfloat16;
 use cuelight_shaders::op::Op;
 
 use super::division::Division;
 use super::options::LoadOptions;
 use super::part::{ModelPart, Target};
-use crate::engine::EngineLimits;
 use crate::graph::Graph;
 
-/// Describes the content of the blocks of a divided model ([`BlockLayout::description`](crate::engine::BlockLayout::description)).
-/// `None` for a model with recurrent state, without which its blocks are of no use.
-pub(super) fn describe(division: &Division, options: &LoadOptions, limits: &EngineLimits) -> Option<String> {
-    if limits.state_slots > 0 {
-        return None;
-    }
+/// Describes the content of the cache of a divided model ([`CacheLayout::description`](crate::engine::CacheLayout::description)).
+pub(super) fn describe(division: &Division, options: &LoadOptions) -> String {
     let parts = division.parts.iter().map(|part| of_part(part, options));
     let host = division.host.iter().map(|host| format!("{} layers of experts on {}", host.layers.len(), cpu(options)));
     let cache = options.expert_cache_bytes.map(|bytes| format!("expert cache of {bytes} bytes"));
-    Some(parts.chain(host).chain(cache).collect::<Vec<_>>().join("; "))
+    parts.chain(host).chain(cache).collect::<Vec<_>>().join("; ")
 }
 
-/// One part: its device, the type of keys and values, the layers that store them, and the ops.
+/// One part: its device, the type of keys and values, the layers that store them, the values of the recurrent state of each layer
+/// that has one, and the ops.
 fn of_part(part: &ModelPart, options: &LoadOptions) -> String {
     let device = match &part.target {
         Target::Cpu => cpu(options),
@@ -35,9 +32,13 @@ fn of_part(part: &ModelPart, options: &LoadOptions) -> String {
     };
     let stored: Vec<usize> =
         part.states.iter().enumerate().filter(|(_, state)| state.kv.n_kv_heads > 0).map(|(layer, _)| layer).collect();
+    let recurrent =
+        |(layer, state): (usize, &LayerState)| (state.recurrent_len > 0).then_some((layer, state.recurrent_len));
+    let recurrent: Vec<(usize, usize)> = part.states.iter().enumerate().filter_map(recurrent).collect();
+    let recurrent = if recurrent.is_empty() { String::new() } else { format!(", states {recurrent:?}") };
     let mut hash = Fnv::default();
     part.graphs.iter().flat_map(Graph::ops).for_each(|op| hash.op(op));
-    format!("{device}, {}, layers {stored:?}, ops {:016x}", options.kv_type, hash.0)
+    format!("{device}, {}, layers {stored:?}{recurrent}, ops {:016x}", options.kv_type, hash.0)
 }
 
 /// The arithmetic of the CPU. The number of threads and the tuning change no result.

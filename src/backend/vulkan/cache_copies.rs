@@ -1,0 +1,158 @@
+//! Copies of KV blocks and recurrent states between the device and host memory, through a staging buffer.
+
+use std::sync::Arc;
+
+use ash::vk;
+
+use super::buffer::{Buffer, BufferSlice};
+use super::device::Device;
+use super::error::VulkanError;
+use super::memory::MemoryKind;
+use super::record::{CommandPool, Recorder};
+use super::resident::DeviceCache;
+use crate::engine::CacheUnit;
+
+/// Bytes of the staging buffer: what is copied at once.
+const STAGING_BYTES: u64 = 16 << 20;
+
+/// Copies units of the cache. Its memory is allocated at the first copy.
+#[derive(Default)]
+pub(super) struct CacheCopies(Option<Staging>);
+
+struct Staging {
+    buffer: Buffer,
+    commands: vk::CommandBuffer,
+    /// Keeps the command buffer. Dropped before the device, after it has settled.
+    _pool: CommandPool,
+}
+
+/// The direction of a copy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    FromDevice,
+    ToDevice,
+}
+
+/// A part of a unit that fits into the staging buffer.
+struct Piece {
+    on_device: BufferSlice,
+    /// The index of the unit's copy, and where the part begins in it.
+    copy: usize,
+    start: usize,
+}
+
+impl Piece {
+    fn bytes(&self) -> usize {
+        self.on_device.region.bytes as usize
+    }
+}
+
+impl CacheCopies {
+    /// Copies units to host memory.
+    pub fn read(
+        &mut self,
+        device: &Arc<Device>,
+        cache: &DeviceCache,
+        copies: &mut [(CacheUnit, &mut [u8])],
+    ) -> Result<(), VulkanError> {
+        let staging = self.staging(device)?;
+        for batch in batches(pieces(cache, copies.iter().map(|(unit, _)| *unit))) {
+            staging.run(device, &batch, Direction::FromDevice)?;
+            let mut staged = staging.buffer.readable().ok_or_else(unreachable_staging)?;
+            for piece in &batch {
+                let (here, later) = staged.split_at(piece.bytes());
+                copies[piece.copy].1[piece.start..][..here.len()].copy_from_slice(here);
+                staged = later;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies units from host memory.
+    pub fn write(
+        &mut self,
+        device: &Arc<Device>,
+        cache: &DeviceCache,
+        contents: &[(CacheUnit, &[u8])],
+    ) -> Result<(), VulkanError> {
+        let staging = self.staging(device)?;
+        for batch in batches(pieces(cache, contents.iter().map(|(unit, _)| *unit))) {
+            let mut staged = staging.buffer.mapped().ok_or_else(unreachable_staging)?;
+            for piece in &batch {
+                let (here, later) = staged.split_at_mut(piece.bytes());
+                here.copy_from_slice(&contents[piece.copy].1[piece.start..][..here.len()]);
+                staged = later;
+            }
+            staging.run(device, &batch, Direction::ToDevice)?;
+        }
+        Ok(())
+    }
+
+    fn staging(&mut self, device: &Arc<Device>) -> Result<&mut Staging, VulkanError> {
+        if self.0.is_none() {
+            let buffer = Buffer::new(device, "copies of the cache", STAGING_BYTES, MemoryKind::Host)?;
+            let pool = CommandPool::new(device)?;
+            let commands = pool.allocate()?;
+            self.0 = Some(Staging { buffer, commands, _pool: pool });
+        }
+        self.0.as_mut().ok_or_else(unreachable_staging)
+    }
+}
+
+/// The parts of units, in the order of their bytes.
+fn pieces(cache: &DeviceCache, units: impl Iterator<Item = CacheUnit>) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    for (copy, unit) in units.enumerate() {
+        let mut start = 0;
+        for slice in cache.slices(unit) {
+            let bytes = slice.region.bytes;
+            for from in (0..bytes).step_by(STAGING_BYTES as usize) {
+                let on_device = slice.slice(from, (bytes - from).min(STAGING_BYTES));
+                pieces.push(Piece { on_device, copy, start });
+                start += on_device.region.bytes as usize;
+            }
+        }
+    }
+    pieces
+}
+
+/// Groups of consecutive parts that fit into the staging buffer together.
+fn batches(pieces: Vec<Piece>) -> Vec<Vec<Piece>> {
+    let mut batches: Vec<Vec<Piece>> = Vec::new();
+    let mut left = 0;
+    for piece in pieces {
+        let bytes = piece.bytes() as u64;
+        match batches.last_mut().filter(|_| bytes <= left) {
+            Some(batch) => {
+                left -= bytes;
+                batch.push(piece);
+            }
+            None => {
+                left = STAGING_BYTES - bytes;
+                batches.push(vec![piece]);
+            }
+        }
+    }
+    batches
+}
+
+impl Staging {
+    /// Copies parts between the cache and the staging buffer, and waits until that is done.
+    fn run(&self, device: &Device, pieces: &[Piece], direction: Direction) -> Result<(), VulkanError> {
+        let mut recorder = Recorder::begin(device, self.commands)?;
+        let mut start = 0;
+        for piece in pieces {
+            let staged = self.buffer.slice(start, piece.on_device.region.bytes);
+            start += staged.region.bytes;
+            match direction {
+                Direction::FromDevice => recorder.copy_slice(piece.on_device, staged),
+                Direction::ToDevice => recorder.copy_slice(staged, piece.on_device),
+            }
+        }
+        device.wait(device.submit(&[recorder.end()?])?)
+    }
+}
+
+fn unreachable_staging() -> VulkanError {
+    VulkanError::OutOfMemory { what: "copies of the cache".to_owned(), bytes: STAGING_BYTES }
+}
