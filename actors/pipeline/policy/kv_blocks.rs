@@ -181,6 +181,11 @@ impl<S: BuildHasher> BlockManager<S> {
         blocks.iter().map(|id| self.share(*id)).collect()
     }
 
+    /// How many of these blocks have no other reference.
+    pub fn exclusive(&self, blocks: &[BlockHandle]) -> usize {
+        blocks.iter().filter(|block| self.references[block.0 as usize] == 1).count()
+    }
+
     /// Records that `block` contains the keys and values of `content`. When another block contains them already, `block` is
     /// replaced by a reference to that one, and the caller's block is released when `step` is done.
     pub fn insert_cached(&mut self, block: &mut BlockHandle, content: Content, step: StepId) {

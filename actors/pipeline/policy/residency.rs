@@ -100,9 +100,9 @@ impl Policy {
             prefix.into_iter().rev().for_each(|block| self.blocks.release(block));
             return AdmissionOutcome::Follows;
         }
-        if !self.make_slot_available(victims, effects)
-            || !self.make_available(blocks - held + reserve, victims, effects)
-        {
+        // Without a load those after the usable ones are released, and as many others are needed.
+        let missing = blocks - usable - self.blocks.exclusive(&prefix[usable..]) + reserve;
+        if !self.make_slot_available(victims, effects) || !self.make_available(missing, victims, effects) {
             prefix.into_iter().rev().for_each(|block| self.blocks.release(block));
             return AdmissionOutcome::NoBlocks;
         }

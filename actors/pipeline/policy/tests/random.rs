@@ -198,6 +198,7 @@ proptest! {
         accuracy in prop::option::of(prop::sample::select(vec![0u64, 80, 100])),
         tiers in [0usize..30, 0usize..60],
         takes_images in any::<bool>(),
+        has_no_kv in prop::bool::weighted(0.2),
     ) {
         let config = PolicyConfig {
             prefill_chunk_tokens: chunk, steps_in_flight, steps_at_executor, prefix_cache, speculation, ..CONFIG
@@ -209,6 +210,7 @@ proptest! {
         world.stops = true;
         world.repeats = repeats;
         world.forces = forces;
+        world.has_no_kv = has_no_kv && state_slots > 0;
         world.start_tiers(tiers);
         if let Some(accuracy) = accuracy {
             world.draft_model = Some(DraftModel { accuracy, token_time: Duration::from_micros(100), asked: Vec::new() });
