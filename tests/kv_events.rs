@@ -201,7 +201,7 @@ async fn knows_copies(reader: &mut Reader, runtime: &Runtime, [host, disk]: [usi
     for _ in 0..60 {
         reader.read().await;
         let known = ["CPU", "DISK", "REMOTE"].map(|medium| reader.copies(medium));
-        if known == runtime.snapshot().tiers.map(|tier| tier.blocks) && known[0] >= host && known[1] >= disk {
+        if known == runtime.snapshot().tiers.map(|tier| tier.blocks.present) && known[0] >= host && known[1] >= disk {
             return;
         }
     }

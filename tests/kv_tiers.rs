@@ -207,7 +207,9 @@ fn copied_units_give_the_same_bits_in_other_places_and_engines() {
     let attention = KvType::ALL.iter().map(|kv_type| ("llama-q4_0.gguf", *kv_type));
     for (model, kv_type) in attention.chain(recurrent) {
         check_copies(model, "cpu", kv_type);
-        if has_device() {
+        // A software device compiles the shaders of each model again.
+        let is_typical = ["llama-q4_0.gguf", "qwen35.gguf"].contains(&model);
+        if is_typical && has_device() {
             check_copies(model, "vulkan:0", kv_type);
             // The layers are divided between two engines.
             check_copies(model, "cpu,vulkan:0", kv_type);

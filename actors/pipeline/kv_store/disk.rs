@@ -1,6 +1,6 @@
-//! The disk tier: a thread that writes and removes files of blocks, and a thread that reads them.
+//! The disk tier: a thread that writes and removes files of units, and a thread that reads them.
 //!
-//! The writer also opens the directory: it hashes the model's files, removes what is unfinished, and reports which blocks are there.
+//! The writer also opens the directory: it hashes the model's files, removes what is unfinished, and reports which units are there.
 //! No other thread waits for the disk.
 
 use std::fs::{self, DirEntry};
@@ -278,7 +278,7 @@ impl Writer {
     }
 }
 
-/// The space that a file of so many bytes takes. No file is written for none.
+/// The space of the file of a unit that has `bytes` bytes. No file is written for none.
 fn file_bytes(bytes: usize) -> usize {
     if bytes == 0 { 0 } else { bytes + HEADER_BYTES + FILE_OVERHEAD }
 }

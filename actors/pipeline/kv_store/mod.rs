@@ -104,7 +104,7 @@ impl KvStoreOptions {
         }
     }
 
-    /// Whether some tier is used and none of them can hold a recurrent state of so many bytes.
+    /// Whether some tier is used and none of them can hold a recurrent state of `state_bytes` bytes.
     #[must_use]
     pub fn is_too_small_for(&self, state_bytes: usize, replicas: usize) -> bool {
         let disk_bytes = self.disk.as_ref().map_or(0, |(_, bytes)| *bytes);

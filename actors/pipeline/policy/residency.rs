@@ -52,7 +52,16 @@ impl Sequence {
     /// Number of leading blocks, at most `blocks`, after which it will have a checkpoint: all of them if it has not passed them.
     fn blocks_with_state(&self, blocks: usize) -> usize {
         let end = blocks * BLOCK_TOKENS;
-        if end > self.planned { blocks } else { self.state.checkpoint_until(end).unwrap_or(0) / BLOCK_TOKENS }
+        let loaded = self.state_being_loaded().filter(|until| *until <= blocks).unwrap_or(0);
+        match end > self.planned {
+            true => blocks,
+            false => loaded.max(self.state.checkpoint_until(end).unwrap_or(0) / BLOCK_TOKENS),
+        }
+    }
+
+    /// The number of leading blocks after which the recurrent state is that it waits for, if it does.
+    fn state_being_loaded(&self) -> Option<usize> {
+        self.state.newest.as_ref().and(self.loading.as_ref()).map(|loading| loading.until)
     }
 
     /// Resets the sequence after it lost its blocks. Everything has to be computed again.
@@ -266,9 +275,10 @@ impl Policy {
     }
 }
 
-/// Whether a sequence will compute the first `blocks` blocks that it has in common with a sequence behind it, but has not done so
+/// Whether a sequence will compute or load the first `blocks` blocks that it has in common with a sequence behind it, but has not done so
 /// yet. A sequence waits for none behind it: that one gets only rows that others leave, so both would wait for all others.
 fn is_leading(sequence: &Sequence, follower: &Sequence, blocks: usize) -> bool {
     let continues = sequence.residency == Residency::Running && !sequence.paused && !sequence.is_suspect();
-    continues && sequence.rank < follower.rank && sequence.cached_blocks < blocks
+    let lacks = sequence.cached_blocks < blocks || sequence.state_being_loaded() == Some(blocks);
+    continues && sequence.rank < follower.rank && lacks
 }

@@ -128,7 +128,7 @@ impl Policy {
         blocks.iter().enumerate().map(candidate).collect()
     }
 
-    /// With recurrent state: as many leading blocks as have a state after them in a tier. No more slots are needed than there are.
+    /// With recurrent state: as many leading blocks as have a state after them in a tier. Nothing while no slot can be had for it.
     fn states_to_load(
         &mut self,
         id: RequestId,

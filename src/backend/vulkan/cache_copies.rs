@@ -101,16 +101,19 @@ impl CacheCopies {
 
 /// The parts of units, in the order of their bytes.
 fn pieces(cache: &DeviceCache, units: impl Iterator<Item = CacheUnit>) -> Vec<Piece> {
+    units.enumerate().flat_map(|(copy, unit)| pieces_of(copy, cache.slices(unit))).collect()
+}
+
+/// The parts of one unit, which consists of slices of the device's memory.
+fn pieces_of(copy: usize, slices: Vec<BufferSlice>) -> Vec<Piece> {
     let mut pieces = Vec::new();
-    for (copy, unit) in units.enumerate() {
-        let mut start = 0;
-        for slice in cache.slices(unit) {
-            let bytes = slice.region.bytes;
-            for from in (0..bytes).step_by(STAGING_BYTES as usize) {
-                let on_device = slice.slice(from, (bytes - from).min(STAGING_BYTES));
-                pieces.push(Piece { on_device, copy, start });
-                start += on_device.region.bytes as usize;
-            }
+    let mut start = 0;
+    for slice in slices {
+        let bytes = slice.region.bytes;
+        for from in (0..bytes).step_by(STAGING_BYTES as usize) {
+            let piece = Piece { on_device: slice.slice(from, (bytes - from).min(STAGING_BYTES)), copy, start };
+            start += piece.bytes();
+            pieces.push(piece);
         }
     }
     pieces
@@ -155,4 +158,39 @@ impl Staging {
 
 fn unreachable_staging() -> VulkanError {
     VulkanError::OutOfMemory { what: "copies of the cache".to_owned(), bytes: STAGING_BYTES }
+}
+
+#[cfg(test)]
+mod tests {
+    use cuelight_shaders::gpu::Region;
+
+    use super::*;
+
+    fn slice(start: u64, bytes: u64) -> BufferSlice {
+        BufferSlice { raw: vk::Buffer::null(), start, region: Region { address: start, bytes } }
+    }
+
+    /// A small unit, and a state of several times the staging buffer.
+    #[test]
+    fn units_are_copied_in_parts_that_fit_into_the_staging_buffer() {
+        const MIB: u64 = 1 << 20;
+        let large = vec![slice(0, 10 * MIB), slice(100 * MIB, 37 * MIB)];
+        let all = pieces_of(0, vec![slice(0, 300)]).into_iter().chain(pieces_of(1, large.clone())).collect();
+        let batches = batches(all);
+        assert!(
+            batches.iter().all(|batch| batch.iter().map(|piece| piece.bytes() as u64).sum::<u64>() <= STAGING_BYTES)
+        );
+        let pieces: Vec<&Piece> = batches.iter().flatten().collect();
+        assert_eq!(pieces[0].copy, 0);
+        let (mut next, mut copied) = (0, 0);
+        for piece in &pieces[1..] {
+            assert_eq!((piece.copy, piece.start), (1, next));
+            let start = if piece.start < 10 << 20 { 0 } else { 90 * MIB };
+            assert_eq!(piece.on_device.start, start + piece.start as u64);
+            next += piece.bytes();
+            copied += 1;
+        }
+        assert_eq!((next as u64, copied), (47 * MIB, 4));
+        assert_eq!(batches.len(), 4, "the small unit, and what fits next to it");
+    }
 }

@@ -126,7 +126,23 @@ fn other_requests_go_on_while_one_waits_for_its_state() {
 }
 
 #[test]
-fn a_lost_executor_or_a_preemption_ends_a_load() {
+fn a_state_that_two_requests_need_is_read_once() {
+    // Their blocks are in the tier as well, or on the device.
+    for (kv_blocks, slots) in [(14, 4), (40, 3)] {
+        let mut world = world(kv_blocks, slots, [60, 0]);
+        (1..=4).for_each(|id| world.compute(submission(id, 100)));
+        world.submit(again(11, 1), 4);
+        world.submit(again(12, 1), 4);
+        assert_eq!(world.tiers.fetching.len(), 1);
+        world.run_out();
+        assert_eq!((world.cached[&RequestId(11)], world.cached[&RequestId(12)]), (80, 80));
+        assert_eq!(world.tier_counts(Tier::Host).states.loaded, 1);
+        world.assert_all_ended();
+    }
+}
+
+#[test]
+fn a_lost_executor_or_a_new_scheduler_ends_a_load() {
     for fault in [
         |world: &mut World| {
             world.lose_executor(false);
