@@ -21,16 +21,19 @@ impl AmxModel {
 // SAFETY (of every block below): the caller guarantees the validity of the pointers, as the trait requires.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Tiles for AmxModel {
+    // Nothing is inlined into the kernels that tests compile for it, which would take minutes.
     unsafe fn configure(shapes: &Shapes) -> Self {
         // The tiles of the hardware start as zero. These do not, because the kernel must not rely on it.
         AmxModel { shapes: shapes.clone(), tiles: [[[0x77; ROW_BYTES]; TILE_ROWS]; TILES] }
     }
 
+    #[inline(never)]
     unsafe fn zero<const TILE: usize>(&mut self) {
         self.shape(TILE);
         self.tiles[TILE] = [[0; ROW_BYTES]; TILE_ROWS];
     }
 
+    #[inline(never)]
     unsafe fn load<const TILE: usize>(&mut self, rows: *const u8, stride: usize) {
         let (shape_rows, row_bytes) = self.shape(TILE);
         self.tiles[TILE] = [[0; ROW_BYTES]; TILE_ROWS];
@@ -40,6 +43,7 @@ impl Tiles for AmxModel {
         }
     }
 
+    #[inline(never)]
     unsafe fn store<const TILE: usize>(&mut self, rows: *mut u8, stride: usize) {
         let (shape_rows, row_bytes) = self.shape(TILE);
         for (index, row) in self.tiles[TILE][..shape_rows].iter().enumerate() {
@@ -48,6 +52,7 @@ impl Tiles for AmxModel {
         }
     }
 
+    #[inline(never)]
     unsafe fn add_products<const SUMS: usize, const A: usize, const B: usize>(&mut self) {
         let ((rows, sums_bytes), (a_rows, a_bytes), (b_rows, b_bytes)) =
             (self.shape(SUMS), self.shape(A), self.shape(B));
