@@ -135,7 +135,8 @@ fn a_state_that_two_requests_need_is_read_once() {
         world.submit(again(12, 1), 4);
         assert_eq!(world.tiers.fetching.len(), 1);
         world.run_out();
-        assert_eq!((world.cached[&RequestId(11)], world.cached[&RequestId(12)]), (80, 80));
+        assert_eq!(world.cached[&RequestId(11)], 80);
+        assert!(world.cached[&RequestId(12)] >= 80, "the first one may have made a later checkpoint by then");
         assert_eq!(world.tier_counts(Tier::Host).states.loaded, 1);
         world.assert_all_ended();
     }
