@@ -9,7 +9,7 @@
 //! A tile of activations is one plane of the rows of a panel: 32 columns, as stored in [`Block`]s. A tile of codes is
 //! 32 columns of a strip: eight quads, as packed, with the offset subtracted, because tiles hold signed bytes. Their
 //! product is exact. It is stored to memory and loaded into AVX-512 registers. From there on the operations are those
-//! of [`tile`], so the bits are equal.
+//! of [`tile`](super::tile), so the bits are equal.
 //!
 //! A tile instruction takes long, and the hardware does not reorder the uses of a tile register, so runs pass through a
 //! [`pipeline`]. Codes are unpacked once for up to [`MOST_PANELS`] panels, with the offset subtracted, and not for every row.
