@@ -96,7 +96,7 @@ async fn two_clients_share_steps() {
     assert!(steps <= 32, "{steps} steps for 2 x 30 tokens");
 }
 
-/// A lower tier of so many bytes.
+/// A lower tier of `bytes` bytes.
 fn host_memory(bytes: u64) -> KvStoreOptions {
     KvStoreOptions { host_bytes: bytes, ..KvStoreOptions::default() }
 }

@@ -170,7 +170,7 @@ pub enum DeviceReport {
     RanOverlapped(StepId),
     /// Units were copied to host memory.
     UnitsRead,
-    /// Units of so many bytes were written from host memory.
+    /// Units were written from host memory: their bytes.
     UnitsWritten(u64),
     /// The engine refused a step. Its state is unchanged.
     Refused {

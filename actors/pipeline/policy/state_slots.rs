@@ -219,7 +219,7 @@ impl StateSlots {
         self.checkpoints.get(&block).map(|checkpoint| (checkpoint.slot.id(), checkpoint.after))
     }
 
-    /// Gives up the checkpoint after a block, if there is one: nobody needs it any more.
+    /// Gives up the checkpoint after a block, if there is one, because no sequence needs it any more.
     pub fn forget(&mut self, block: BlockId) {
         if let Some(Checkpoint { slot, used, .. }) = self.checkpoints.remove(&block) {
             self.by_use.remove(&used);
@@ -301,7 +301,7 @@ mod tests {
         assert!(slots.has(1) && !slots.has(2));
         assert_eq!((slots.evictions(), slots.take_evicted()), (1, vec![(second, content(2))]));
         slots.forget(1);
-        assert!(!slots.has(1) && slots.take_evicted().is_empty(), "nobody needs what was forgotten");
+        assert!(!slots.has(1) && slots.take_evicted().is_empty(), "what was forgotten is not copied");
         slots.check([&used, &new].into_iter());
     }
 
