@@ -21,7 +21,7 @@ const MODELS: [&str; 3] =
 /// The KV cache is small, so that the load fills it: memory that no request touches would hide an error of the plan.
 /// So is the memory for the bodies of requests, and nothing is stored.
 const FLAGS: [&str; 8] =
-    ["--ctx-size", "2048", "--max-seqs", "16", "--request-memory", "16MiB", "--response-store", "0"];
+    ["--ctx-size", "1024", "--max-seqs", "16", "--request-memory", "16MiB", "--response-store", "0"];
 
 /// Bytes in a line of the printed plan, in MiB.
 fn planned_mib(log: &str, name: &str) -> f64 {
@@ -80,14 +80,14 @@ async fn peaks_stay_within_the_plan(model: &str) {
     check("load");
     complete(
         server.url.clone(),
-        json!({ "model": "default", "prompt": text(1900, 1), "max_tokens": 1, "prompt_logprobs": 5 }),
+        json!({ "model": "default", "prompt": text(950, 1), "max_tokens": 1, "prompt_logprobs": 5 }),
     )
     .await;
     check("a prompt with log-probabilities");
-    let chat = |seed| json!({ "model": "default", "prompt": text(900, seed), "max_tokens": 64, "ignore_eos": true, "temperature": 0.8, "top_p": 0.9, "repetition_penalty": 1.1 });
+    let chat = |seed| json!({ "model": "default", "prompt": text(450, seed), "max_tokens": 64, "ignore_eos": true, "temperature": 0.8, "top_p": 0.9, "repetition_penalty": 1.1 });
     together(&server, (0..clients).map(chat)).await;
     check("clients");
-    let scored = |seed: u64| json!({ "model": "default", "prompt": text(400, 100 + seed), "max_tokens": 8, "logprobs": 5, "prompt_logprobs": 5 });
+    let scored = |seed: u64| json!({ "model": "default", "prompt": text(200, 100 + seed), "max_tokens": 8, "logprobs": 5, "prompt_logprobs": 5 });
     together(&server, (0..clients).map(scored)).await;
     check("clients with log-probabilities");
     assert!(failures.is_empty(), "{model}: {failures:?}\n{plan}");

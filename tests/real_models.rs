@@ -126,11 +126,15 @@ fn check(name: &str, device: ComputeDevice) {
     assert!(failures.is_empty(), "{name} is further than {MEAN_GATE} or {REGRET_GATE}:\n{}", failures.join("\n"));
 }
 
-/// Compares perplexities, with a float16 and with an 8-bit cache.
+/// Compares perplexities by each rule with a float16 cache, and by the first with an 8-bit cache.
 fn check_perplexity(name: &str) {
     let (Expected { perplexity: expected, .. }, path) = expected(name);
     let mut failures = Vec::new();
-    for (kv_type, gate) in [(KvType::F16, PERPLEXITY_GATE), (KvType::Q8_0, PERPLEXITY_GATE_OF_Q8_0)] {
+    let cases = [
+        (KvType::F16, PERPLEXITY_GATE, &expected.scored[..]),
+        (KvType::Q8_0, PERPLEXITY_GATE_OF_Q8_0, &expected.scored[..1]),
+    ];
+    for (kv_type, gate, rules) in cases {
         let (context_tokens, path) = (Some(expected.context), path.clone());
         let options =
             LoadOptions { context_tokens, max_sequences: 1, kv_bytes: None, kv_type, ..LoadOptions::new(path) };
@@ -138,7 +142,7 @@ fn check_perplexity(name: &str) {
         let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(&expected.file)).unwrap();
         let text = LongText::new(&loaded.tokenizer, &text).unwrap();
         assert_eq!(text.tokens, expected.tokens, "tokens of {}", expected.file);
-        for ExpectedNats { rule, tokens, mean_nats } in &expected.scored {
+        for ExpectedNats { rule, tokens, mean_nats } in rules {
             let scored = if rule == "all" { Scored::All } else { Scored::LaterHalf };
             let (mut perplexity, mut scorer) = (Perplexity::default(), Scorer::new(&mut loaded.engine));
             for window in text.windows(expected.context, scored).unwrap() {
