@@ -515,40 +515,6 @@ impl EngineLimits {
     }
 }
 
-impl Engine for Box<dyn Engine> {
-    fn limits(&self) -> &EngineLimits {
-        (**self).limits()
-    }
-
-    fn begin(&mut self, step: Step) -> Result<Progress, EngineError> {
-        (**self).begin(step)
-    }
-
-    fn run_overlapped(&mut self, step: StepId) -> Result<bool, EngineError> {
-        (**self).run_overlapped(step)
-    }
-
-    fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
-        (**self).resume(result)
-    }
-
-    fn cost(&self, step: &Step) -> Option<Cost> {
-        (**self).cost(step)
-    }
-
-    fn cache_layout(&self) -> Option<CacheLayout> {
-        (**self).cache_layout()
-    }
-
-    fn read_units(&mut self, copies: &mut [(CacheUnit, &mut [u8])]) -> Result<(), EngineError> {
-        (**self).read_units(copies)
-    }
-
-    fn write_units(&mut self, contents: &[(CacheUnit, &[u8])]) -> Result<(), EngineError> {
-        (**self).write_units(contents)
-    }
-}
-
 /// A model on a device.
 pub trait Engine: Send + 'static {
     /// The limits of the engine.
@@ -604,5 +570,95 @@ pub trait Engine: Send + 'static {
     fn cost(&self, step: &Step) -> Option<Cost> {
         let _ = step;
         None
+    }
+}
+
+/// An engine around another one, whose methods are those of the other unless it says otherwise.
+pub trait WrapsEngine: Send + 'static {
+    /// The other engine.
+    type Inner: Engine + ?Sized;
+
+    /// The other engine.
+    fn inner(&self) -> &Self::Inner;
+
+    /// The other engine.
+    fn inner_mut(&mut self) -> &mut Self::Inner;
+
+    /// As [`Engine::begin`].
+    ///
+    /// # Errors
+    /// As [`Engine::begin`].
+    fn begin(&mut self, step: Step) -> Result<Progress, EngineError> {
+        self.inner_mut().begin(step)
+    }
+
+    /// As [`Engine::run_overlapped`].
+    ///
+    /// # Errors
+    /// As [`Engine::run_overlapped`].
+    fn run_overlapped(&mut self, step: StepId) -> Result<bool, EngineError> {
+        self.inner_mut().run_overlapped(step)
+    }
+
+    /// As [`Engine::resume`].
+    ///
+    /// # Errors
+    /// As [`Engine::resume`].
+    fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
+        self.inner_mut().resume(result)
+    }
+
+    /// As [`Engine::read_units`].
+    ///
+    /// # Errors
+    /// As [`Engine::read_units`].
+    fn read_units(&mut self, copies: &mut [(CacheUnit, &mut [u8])]) -> Result<(), EngineError> {
+        self.inner_mut().read_units(copies)
+    }
+}
+
+impl<E: WrapsEngine> Engine for E {
+    fn limits(&self) -> &EngineLimits {
+        self.inner().limits()
+    }
+
+    fn begin(&mut self, step: Step) -> Result<Progress, EngineError> {
+        WrapsEngine::begin(self, step)
+    }
+
+    fn run_overlapped(&mut self, step: StepId) -> Result<bool, EngineError> {
+        WrapsEngine::run_overlapped(self, step)
+    }
+
+    fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
+        WrapsEngine::resume(self, result)
+    }
+
+    fn cache_layout(&self) -> Option<CacheLayout> {
+        self.inner().cache_layout()
+    }
+
+    fn read_units(&mut self, copies: &mut [(CacheUnit, &mut [u8])]) -> Result<(), EngineError> {
+        WrapsEngine::read_units(self, copies)
+    }
+
+    fn write_units(&mut self, contents: &[(CacheUnit, &[u8])]) -> Result<(), EngineError> {
+        self.inner_mut().write_units(contents)
+    }
+
+    fn cost(&self, step: &Step) -> Option<Cost> {
+        self.inner().cost(step)
+    }
+}
+
+impl WrapsEngine for Box<dyn Engine> {
+    type Inner = dyn Engine;
+
+    fn inner(&self) -> &dyn Engine {
+        &**self
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn Engine {
+        &mut **self
     }
 }

@@ -1,5 +1,5 @@
-//! KV blocks and recurrent states of another server, with real engines: a prompt that one server computes and another continues gives the same tokens
-//! and the same bits of log-probability as on one server, also when the other server fails in any way.
+//! KV blocks and recurrent states of another server, with real engines: a prompt that one server computes and another continues
+//! gives the same tokens and the same bits of log-probability as on one server, also when the other server fails in any way.
 
 #![allow(clippy::unwrap_used)]
 

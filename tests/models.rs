@@ -25,7 +25,7 @@ use cuelight::pipeline::executor::EngineHost;
 use cuelight::pipeline::loader::{ModelSource, SourceError};
 use cuelight::pipeline::runtime::Generation;
 use cuelight::pipeline::simulation::{Fault, SimulatedModel, SimulationCounters};
-use cuelight_engine::engine::{Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId};
+use cuelight_engine::engine::{Engine, Step, WrapsEngine};
 use cuelight_engine::load::{LoadCancel, LoadProgress, LoadedModel};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
@@ -588,21 +588,15 @@ impl<E> Drop for Lingering<E> {
     }
 }
 
-impl<E: Engine> Engine for Lingering<E> {
-    fn limits(&self) -> &EngineLimits {
-        self.engine.limits()
+impl<E: Engine> WrapsEngine for Lingering<E> {
+    type Inner = E;
+
+    fn inner(&self) -> &E {
+        &self.engine
     }
 
-    fn begin(&mut self, step: Step) -> Result<Progress, EngineError> {
-        self.engine.begin(step)
-    }
-
-    fn run_overlapped(&mut self, step: StepId) -> Result<bool, EngineError> {
-        self.engine.run_overlapped(step)
-    }
-
-    fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
-        self.engine.resume(result)
+    fn inner_mut(&mut self) -> &mut E {
+        &mut self.engine
     }
 }
 

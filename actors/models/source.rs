@@ -6,9 +6,7 @@
 
 use std::sync::Arc;
 
-use cuelight_engine::engine::{
-    CacheLayout, CacheUnit, Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId,
-};
+use cuelight_engine::engine::{Engine, EngineError, WrapsEngine};
 use cuelight_engine::load::{LoadCancel, LoadProgress, LoadedModel, MemoryPlan};
 use cuelight_engine::vision::{ImageEncoder, ImagePreparation, PreparedImage};
 use futures_util::FutureExt;
@@ -204,32 +202,14 @@ struct CountedEngine<E> {
     _token: EngineToken,
 }
 
-impl<E: Engine> Engine for CountedEngine<E> {
-    fn limits(&self) -> &EngineLimits {
-        self.engine.limits()
+impl<E: Engine> WrapsEngine for CountedEngine<E> {
+    type Inner = E;
+
+    fn inner(&self) -> &E {
+        &self.engine
     }
 
-    fn begin(&mut self, step: Step) -> Result<Progress, EngineError> {
-        self.engine.begin(step)
-    }
-
-    fn run_overlapped(&mut self, step: StepId) -> Result<bool, EngineError> {
-        self.engine.run_overlapped(step)
-    }
-
-    fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
-        self.engine.resume(result)
-    }
-
-    fn cache_layout(&self) -> Option<CacheLayout> {
-        self.engine.cache_layout()
-    }
-
-    fn read_units(&mut self, copies: &mut [(CacheUnit, &mut [u8])]) -> Result<(), EngineError> {
-        self.engine.read_units(copies)
-    }
-
-    fn write_units(&mut self, contents: &[(CacheUnit, &[u8])]) -> Result<(), EngineError> {
-        self.engine.write_units(contents)
+    fn inner_mut(&mut self) -> &mut E {
+        &mut self.engine
     }
 }

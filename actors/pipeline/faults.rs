@@ -11,9 +11,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use cuelight_engine::backend::vulkan::faults::DeviceCall;
-use cuelight_engine::engine::{
-    CacheLayout, CacheUnit, Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId,
-};
+use cuelight_engine::engine::{Engine, EngineError, Progress, Step, WrapsEngine};
 
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,9 +111,15 @@ pub struct InjectedFault;
 /// An engine that triggers armed faults.
 pub struct Faulty<E>(pub E);
 
-impl<E: Engine> Engine for Faulty<E> {
-    fn limits(&self) -> &EngineLimits {
-        self.0.limits()
+impl<E: Engine> WrapsEngine for Faulty<E> {
+    type Inner = E;
+
+    fn inner(&self) -> &E {
+        &self.0
+    }
+
+    fn inner_mut(&mut self) -> &mut E {
+        &mut self.0
     }
 
     fn begin(&mut self, step: Step) -> Result<Progress, EngineError> {
@@ -126,25 +130,5 @@ impl<E: Engine> Engine for Faulty<E> {
             Some(_) | None => {}
         }
         self.0.begin(step)
-    }
-
-    fn run_overlapped(&mut self, step: StepId) -> Result<bool, EngineError> {
-        self.0.run_overlapped(step)
-    }
-
-    fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
-        self.0.resume(result)
-    }
-
-    fn cache_layout(&self) -> Option<CacheLayout> {
-        self.0.cache_layout()
-    }
-
-    fn read_units(&mut self, copies: &mut [(CacheUnit, &mut [u8])]) -> Result<(), EngineError> {
-        self.0.read_units(copies)
-    }
-
-    fn write_units(&mut self, contents: &[(CacheUnit, &[u8])]) -> Result<(), EngineError> {
-        self.0.write_units(contents)
     }
 }

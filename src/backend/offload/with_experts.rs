@@ -1,8 +1,7 @@
 //! An engine that computes its experts itself.
 
-use crate::engine::{CacheLayout, CacheUnit, Engine, EngineError, EngineLimits, ExpertResult, Progress, Step, StepId};
+use crate::engine::{Engine, EngineError, ExpertResult, Progress, Step, WrapsEngine};
 use crate::experts::HostExperts;
-use crate::profile::Cost;
 
 /// An engine that computes the experts itself when a step needs them, for callers without an actor that computes them.
 pub struct WithExperts<E> {
@@ -28,9 +27,15 @@ impl<E: Engine> WithExperts<E> {
     }
 }
 
-impl<E: Engine> Engine for WithExperts<E> {
-    fn limits(&self) -> &EngineLimits {
-        self.engine.limits()
+impl<E: Engine> WrapsEngine for WithExperts<E> {
+    type Inner = E;
+
+    fn inner(&self) -> &E {
+        &self.engine
+    }
+
+    fn inner_mut(&mut self) -> &mut E {
+        &mut self.engine
     }
 
     fn begin(&mut self, step: Step) -> Result<Progress, EngineError> {
@@ -38,28 +43,8 @@ impl<E: Engine> Engine for WithExperts<E> {
         self.finish(progress)
     }
 
-    fn run_overlapped(&mut self, step: StepId) -> Result<bool, EngineError> {
-        self.engine.run_overlapped(step)
-    }
-
     fn resume(&mut self, result: ExpertResult) -> Result<Progress, EngineError> {
         let progress = self.engine.resume(result)?;
         self.finish(progress)
-    }
-
-    fn cost(&self, step: &Step) -> Option<Cost> {
-        self.engine.cost(step)
-    }
-
-    fn cache_layout(&self) -> Option<CacheLayout> {
-        self.engine.cache_layout()
-    }
-
-    fn read_units(&mut self, copies: &mut [(CacheUnit, &mut [u8])]) -> Result<(), EngineError> {
-        self.engine.read_units(copies)
-    }
-
-    fn write_units(&mut self, contents: &[(CacheUnit, &[u8])]) -> Result<(), EngineError> {
-        self.engine.write_units(contents)
     }
 }
