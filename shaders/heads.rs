@@ -1,4 +1,5 @@
-//! Splitting and joining heads, and ranges of columns: in latent attention, rotary position embedding applies only to a part of each head.
+//! Splitting and joining heads, and ranges of columns: in latent attention, rotary position embedding applies only to a part of
+//! each head.
 
 use crate::cases::{Case, CaseStep, Expected};
 use crate::cpu::{SharedMut, for_each_chunk};

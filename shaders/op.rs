@@ -1,8 +1,8 @@
 //! The contract of an operation, and its arguments when it runs.
 //!
-//! Every value that flows between ops is a matrix of f32, `[rows, width]`, row-major. A row is one token of one
-//! sequence. A batch is *ragged*: it mixes prefill chunks and decode rows. Ops never mix rows, except those that
-//! read what is stored of the row's own sequence: attention and recurrent mixers. So a row's result does not depend on the other rows of the batch.
+//! Every value that flows between ops is a matrix of f32, `[rows, width]`, row-major. A row is one token of one sequence. A batch
+//! is *ragged*: it mixes prefill chunks and decode rows. Ops never mix rows, except those that read what is stored of the row's own
+//! sequence: attention and recurrent mixers. So a row's result does not depend on the other rows of the batch.
 //!
 //! - `batch`: the rows of one step
 //! - `observe`: what the matrices of an op multiply
@@ -74,8 +74,8 @@ pub trait Op: Any + Send + Sync + std::fmt::Debug {
         Vec::new()
     }
 
-    /// The weights that multiply the input with this index, if the op reads it for nothing else: dividing a column of the input by a
-    /// factor, and multiplying that column of these weights by it, changes no output. By default there are none.
+    /// The weights that multiply the input with this index, if the op reads it for nothing else: dividing a column of the input by
+    /// a factor, and multiplying that column of these weights by it, changes no output. By default there are none.
     fn multiplies(&self, input: usize) -> Option<Vec<&Weight>> {
         let _ = input;
         None

@@ -1,8 +1,9 @@
 //! The [`Engine`] trait: the only interface through which actors compute.
 //!
 //! An engine owns a device, the weights on it and the storage of the KV blocks. It does not own the assignment of blocks to
-//! sequences: the scheduler does, and every [`Step`] contains the block tables it needs. The same holds for the
-//! slots of recurrent state. So an engine keeps no state of a sequence except the KV cache and these slots, which makes replay after a fault, preemption and prefix sharing simple.
+//! sequences: the scheduler does, and every [`Step`] contains the block tables it needs. The same holds for the slots of recurrent
+//! state. So an engine keeps no state of a sequence except the KV cache and these slots, which makes replay after a fault,
+//! preemption and prefix sharing simple.
 //!
 //! A step is resumable. [`Engine::begin`] runs until the step is done or needs experts that are computed elsewhere. In the
 //! second case it returns an [`ExpertJob`], and [`Engine::resume`] continues with the result.
@@ -104,8 +105,8 @@ pub struct SequenceRows {
     /// [rows, width of [`HiddenLimits`]]: the hidden values that an engine with [`HiddenLimits::reads`] computes with; else empty.
     /// For a canvas [rows, width of [`CanvasLimits`]], or empty for zeros.
     pub hidden: Vec<f32>,
-    /// The position of the first token of the second text, if the sequence is two texts. Only models with an embedding of which text
-    /// a token belongs to tell them apart.
+    /// The position of the first token of the second text, if the sequence is two texts. Only models with an embedding of which
+    /// text a token belongs to tell them apart.
     pub second_text: Option<u32>,
     /// Set if the rows are a canvas.
     pub canvas: Option<Canvas>,

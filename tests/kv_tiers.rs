@@ -1,5 +1,6 @@
-//! Lower tiers of the KV cache, with a real engine: a request whose blocks and recurrent state come from host memory or from the disk
-//! gives the same tokens and the same bits of log-probability as one that is computed, also after faults and after a restart of the server.
+//! Lower tiers of the KV cache, with a real engine: a request whose blocks and recurrent state come from host memory or from the
+//! disk gives the same tokens and the same bits of log-probability as one that is computed, also after faults and after a restart
+//! of the server.
 
 #![allow(clippy::unwrap_used)]
 
@@ -217,21 +218,18 @@ fn copied_units_give_the_same_bits_in_other_places_and_engines() {
     }
 }
 
+/// As [`answers`], of requests at the same time.
+async fn concurrent_answers(runtime: &Runtime) -> Vec<Answer> {
+    futures_util::future::join_all(SEEDS.map(|seed| answer(runtime, request(seed, 0.0)))).await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_at_the_same_time_with_preemption_give_the_same_bits() {
     let case = Case::cpu(KvType::F16, 7);
     let expected = case.expected().await;
     let runtime = case.start(true, host(64 << 20)).await;
     for _ in 0..3 {
-        let running: Vec<_> = SEEDS
-            .map(|seed| {
-                let runtime = runtime.clone();
-                tokio::spawn(async move { answer(&runtime, request(seed, 0.0)).await })
-            })
-            .collect();
-        for (seed, task) in running.into_iter().enumerate() {
-            assert_eq!(task.await.unwrap(), expected[seed], "request {seed}");
-        }
+        assert_eq!(concurrent_answers(&runtime).await, expected);
     }
     assert!(tier(&runtime, Tier::Host).blocks.loaded > 0);
     runtime.shutdown(Duration::ZERO).await;
@@ -290,6 +288,17 @@ async fn blocks_of_another_type_of_values_are_not_used() {
     }
 }
 
+/// Flips bits in the files, cuts one in five, and leaves half-written ones with the names that a crash leaves.
+fn damage(files: &[PathBuf]) {
+    for (index, file) in files.iter().enumerate() {
+        let mut bytes = fs::read(file).unwrap();
+        let at = bytes.len() * (index % 7) / 7;
+        bytes[at] ^= 0x55;
+        fs::write(file.with_added_extension("tmp"), &bytes[..at]).unwrap();
+        fs::write(file, if index % 5 == 4 { &bytes[..at] } else { &bytes[..] }).unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn damaged_files_never_change_an_answer() {
     let directory = tempfile::tempdir().unwrap();
@@ -300,14 +309,7 @@ async fn damaged_files_never_change_an_answer() {
     answers(&runtime).await;
     runtime.shutdown(Duration::from_secs(30)).await;
     drop(runtime);
-    for (index, file) in files(directory.path()).into_iter().enumerate() {
-        let mut bytes = fs::read(&file).unwrap();
-        let at = bytes.len() * (index % 7) / 7;
-        bytes[at] ^= 0x55;
-        // A half-written file of a crash has another name and is removed.
-        fs::write(file.with_extension("kv.tmp"), &bytes[..at]).unwrap();
-        fs::write(&file, if index % 5 == 4 { &bytes[..at] } else { &bytes[..] }).unwrap();
-    }
+    damage(&files(directory.path()));
     let runtime = case.start(true, disk(directory.path(), 0)).await;
     wait_for_disk(&runtime).await;
     assert_eq!(answers(&runtime).await, expected);
@@ -316,8 +318,8 @@ async fn damaged_files_never_change_an_answer() {
     runtime.shutdown(Duration::from_secs(30)).await;
 }
 
-/// Models with recurrent layers of each kind: the gated delta rule, short convolutions, Mamba 2 next to attention, and Mamba 2 alone,
-/// which has no keys and values.
+/// Models with recurrent layers of each kind: the gated delta rule, short convolutions, Mamba 2 next to attention, and Mamba 2
+/// alone, which has no keys and values.
 const RECURRENT: [&str; 4] = ["qwen35.gguf", "lfm2.gguf", "granitehybrid.gguf", "mamba2.gguf"];
 
 fn recurrent(model: &'static str, chunk: usize) -> Case {
@@ -363,15 +365,7 @@ async fn requests_at_the_same_time_give_the_same_bits_with_states_in_tiers() {
     let expected = case.expected().await;
     let runtime = case.start(true, host(64 << 20)).await;
     for _ in 0..3 {
-        let running: Vec<_> = SEEDS
-            .map(|seed| {
-                let runtime = runtime.clone();
-                tokio::spawn(async move { answer(&runtime, request(seed, 0.0)).await })
-            })
-            .collect();
-        for (seed, task) in running.into_iter().enumerate() {
-            assert_eq!(task.await.unwrap(), expected[seed], "request {seed}");
-        }
+        assert_eq!(concurrent_answers(&runtime).await, expected);
     }
     for role in [Role::Executor, Role::Scheduler] {
         assert!(role.kill(&runtime, 0));
@@ -401,12 +395,7 @@ async fn a_restarted_server_finds_the_states_of_the_disk_and_notices_damaged_one
         drop(runtime);
         let states = files_of(directory.path(), "state");
         assert!(!states.is_empty());
-        for (index, file) in states.into_iter().enumerate() {
-            let mut bytes = fs::read(&file).unwrap();
-            let at = bytes.len() * (index % 7) / 7;
-            bytes[at] ^= 0x55;
-            fs::write(&file, if index % 5 == 4 { &bytes[..at] } else { &bytes[..] }).unwrap();
-        }
+        damage(&states);
         let runtime = case.start(true, disk(directory.path(), 0)).await;
         wait_for_disk(&runtime).await;
         assert_eq!(answers(&runtime).await, expected);

@@ -259,8 +259,8 @@ fn arguments() -> impl Strategy<Value = Value> {
     })
 }
 
-/// What the template writes for an answer with these calls, and the prompt before it. Templates differ in the ids, the arguments and the
-/// content that they accept. `None` if the template does not write all calls.
+/// What the template writes for an answer with these calls, and the prompt before it. Templates differ in the ids, the arguments
+/// and the content that they accept. `None` if the template does not write all calls.
 fn answer_text(model: &Model, calls: &[(String, Value)]) -> Option<(String, String)> {
     let tools = declared(&probe_tools());
     let user = json!({"role": "user", "content": "Hello."});

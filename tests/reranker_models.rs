@@ -1,8 +1,8 @@
 //! Rerankers, compared with Hugging Face transformers.
 //!
 //! `tests/generate/rerankers.py` writes tiny models and the scores of some documents. The tokens of a query and a document must be
-//! those of the oracle, and the score near that of the oracle, on every device and from every kind of file. Alone and in a batch, the
-//! bits of a score are the same.
+//! those of the oracle, and the score near that of the oracle, on every device and from every kind of file. Alone and in a batch,
+//! the bits of a score are the same.
 
 #![allow(clippy::unwrap_used)]
 

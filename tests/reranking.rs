@@ -1,5 +1,5 @@
-//! Reranking and scoring over HTTP: the routes of Jina, Cohere, vLLM, llama.cpp and Text Embeddings Inference, with simulated models
-//! and with tiny real ones.
+//! Reranking and scoring over HTTP: the routes of Jina, Cohere, vLLM, llama.cpp and Text Embeddings Inference, with simulated
+//! models and with tiny real ones.
 
 #![allow(clippy::unwrap_used)]
 

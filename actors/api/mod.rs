@@ -1,13 +1,14 @@
 //! The HTTP API over the models of a server.
 //!
-//! A connection is accepted within limits of number and time ([`connections`]). A request passes through, in this order: a
-//! request id, metrics and a log line ([`telemetry`]), its origin and host name ([`guard`]), its key ([`auth`]), its body as
-//! JSON ([`extract`]), its fields ([`fields`]), and the protocol that its route belongs to ([`openai`], [`anthropic`],
-//! [`ollama`], [`llama_cpp`], [`ranking`]), which answers whole or as a stream ([`sse`]), with what else the client wants to know ([`reports`]). The routes
-//! that belong to no protocol are in [`models`], [`kv_blocks`], [`page`], [`probes`] and [`tokenize`]; [`routes`] lists them all.
+//! A connection is accepted within limits of number and time ([`connections`]). A request passes through, in this order: a request
+//! id, metrics and a log line ([`telemetry`]), its origin and host name ([`guard`]), its key ([`auth`]), its body as JSON
+//! ([`extract`]), its fields ([`fields`]), and the protocol that its route belongs to ([`openai`], [`anthropic`], [`ollama`],
+//! [`llama_cpp`], [`ranking`]), which answers whole or as a stream ([`sse`]), with what else the client wants to know
+//! ([`reports`]). The routes that belong to no protocol are in [`models`], [`kv_blocks`], [`page`], [`probes`] and [`tokenize`];
+//! [`routes`] lists them all.
 //!
-//! Between requests nothing is kept but the responses of the Responses API, in a store of limited size. When a connection closes, its handler or response body is dropped, which drops its
-//! [`crate::pipeline::runtime::Generation`]s and so cancels them.
+//! Between requests nothing is kept but the responses of the Responses API, in a store of limited size. When a connection closes,
+//! its handler or response body is dropped, which drops its [`crate::pipeline::runtime::Generation`]s and so cancels them.
 
 mod anthropic;
 mod auth;

@@ -75,7 +75,8 @@ pub fn of_config(of_model: &LoadOptions, context: &Context) -> Result<Option<Dra
     Ok(Some(file))
 }
 
-/// "layer for multi-token prediction on cpu (2 threads): 310.2 MiB of memory, KV cache for 11008 tokens", or "draft model SmolLM2 135M (llama, Q4_1) on cpu (2 threads): 310.2 MiB of memory, KV cache for 11008 tokens".
+/// "layer for multi-token prediction on cpu (2 threads): 310.2 MiB of memory, KV cache for 11008 tokens", or "draft model SmolLM2
+/// 135M (llama, Q4_1) on cpu (2 threads): 310.2 MiB of memory, KV cache for 11008 tokens".
 fn describe(plan: &LoadPlan, memory: &[CompanionMemory]) -> String {
     let (card, limits) = (plan.card(), plan.limits());
     let bytes = format_bytes(memory.iter().map(|memory| memory.bytes).sum());

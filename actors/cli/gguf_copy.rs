@@ -23,8 +23,8 @@ pub(super) fn refused(remedy: &'static str) -> impl FnOnce(QuantizeError) -> Cli
     }
 }
 
-/// Writes the file, with a progress bar. Ctrl-C ends it and leaves a partial file, with which the next run continues. `None` when another
-/// process writes it.
+/// Writes the file, with a progress bar. Ctrl-C ends it and leaves a partial file, with which the next run continues. `None` when
+/// another process writes it.
 pub(super) fn write(plan: &QuantizePlan<'_>, out: &Path, context: &Context) -> Result<Option<u64>, CliError> {
     let bar = context.terminal.bytes_bar("writing", plan.bytes().0);
     let cancel = LoadCancel::default();

@@ -45,7 +45,8 @@ pub struct Args {
     /// Storage of keys and values: f16, f32, q8_0; default: as configured.
     #[arg(long = "kv-type", id = "kv_storage", value_name = "TYPE")]
     kv_type: Option<KvType>,
-    /// Instruction set: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni, amx-int8, neon, neon-integer, neon-dot, neon-i8mm; default: as configured.
+    /// Instruction set: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni, amx-int8, neon, neon-integer, neon-dot, neon-i8mm;
+    /// default: as configured.
     #[arg(long = "kernel", id = "instruction_set", value_name = "KERNEL")]
     kernel: Option<Kernel>,
     /// Bits of activations in integer kernels: 15 or 8; default: as configured.

@@ -1,5 +1,5 @@
-//! Downloads files of the hub into the shared cache. Broken downloads are resumed, and complete ones are verified. `hf-hub` knows the
-//! addresses and the protocol.
+//! Downloads files of the hub into the shared cache. Broken downloads are resumed, and complete ones are verified. `hf-hub` knows
+//! the addresses and the protocol.
 
 use std::fs::File;
 use std::future::Future;

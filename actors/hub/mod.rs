@@ -1,8 +1,8 @@
 //! The sources of models: a path, the shared Hugging Face cache, the Hugging Face Hub, a registry with Ollama's protocol, or the
 //! built-in demo.
 //!
-//! [`Hub::locate`] turns the model argument of a command into a file or directory on disk. All functions here block: commands call them
-//! before any actor is started. Each download attempt runs on its own small tokio runtime, so that ending an attempt also
+//! [`Hub::locate`] turns the model argument of a command into a file or directory on disk. All functions here block: commands call
+//! them before any actor is started. Each download attempt runs on its own small tokio runtime, so that ending an attempt also
 //! stops everything that it has in flight.
 //!
 //! [`HubStore`] puts downloaded models into the models directory of a server.

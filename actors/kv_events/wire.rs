@@ -143,7 +143,8 @@ fn removed(events: &mut Vec<Event>, medium: &'static str, hash: u64) {
 
 /// The event of one block. A first block has no parent, as a reader finds it by the tokens and the name of the adapter. Unless only
 /// some prompts with them may use it: those of a tenant, or of an adapter with another scale. Then its parent is one that no reader
-/// knows, so that other prompts are not expected to find it. So it is for a block with rows of an image, which its tokens do not say.
+/// knows, so that other prompts are not expected to find it. So it is for a block with rows of an image, which its tokens do not
+/// say.
 fn stored(block: &BlockContent, adapter: Option<&ScopeAdapter>) -> BlockStored {
     let scope = PrefixScope { salt: None, adapter: adapter.cloned().map(ScopeAdapter::at_own_scale) };
     let is_first = block.before == BlockHash::of_scope(&scope);

@@ -155,8 +155,8 @@ impl Models {
         }
     }
 
-    /// Unloads a model and waits until its memory is free. A load in progress is cancelled. Running calls have at most `drain` to finish. New calls load the
-    /// model again.
+    /// Unloads a model and waits until its memory is free. A load in progress is cancelled. Running calls have at most `drain` to
+    /// finish. New calls load the model again.
     ///
     /// # Errors
     /// [`ModelsError::Unknown`] or [`ModelsError::Fixed`].

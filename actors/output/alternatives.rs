@@ -33,8 +33,8 @@ const ANNOTATIONS: [&str; 14] = [
 ];
 
 /// The alternatives of a schema, without annotations. A value is an instance of the schema if it is one of any of them. `$ref`,
-/// `allOf`, `anyOf`, `oneOf`, `const` and lists of types are resolved; those that stay could not be, or not as a whole. None, if the schema has no instances.
-/// `root` has the definitions.
+/// `allOf`, `anyOf`, `oneOf`, `const` and lists of types are resolved; those that stay could not be, or not as a whole. None, if
+/// the schema has no instances. `root` has the definitions.
 pub(super) fn alternatives(schema: &Value, root: &Value) -> Vec<Keywords> {
     Resolver { root, open: Vec::new(), left: MAX_SCHEMAS }.resolved(schema)
 }

@@ -4,8 +4,8 @@ use super::json_text::quoted;
 use super::literal::literal;
 use super::schema::Types;
 
-/// The text as JSON of the first of these types that it can have: null, integer, number, boolean, object, array, string. A text that
-/// can have none of the types is a string.
+/// The text as JSON of the first of these types that it can have: null, integer, number, boolean, object, array, string. A text
+/// that can have none of the types is a string.
 pub(super) fn coerce(text: &str, types: Types) -> String {
     let value = text.trim();
     let other = scalar(value, types).or_else(|| container(value, types));

@@ -8,9 +8,11 @@
 //! - [`mod@format`]: a format as data
 //! - [`parser`]: the parser of one answer, with [`region`], [`start`], and [`messages`] with [`channels`]
 //! - [`call`]: the readers of calls: [`json_call`], [`named`] with [`tagged`] or JSON [`arguments`], [`python`]
-//! - [`literal`]: values as JSON; [`coerce`](mod@coerce) and [`schema`] with [`alternatives`](mod@alternatives) for text of unknown type
+//! - [`literal`]: values as JSON; [`coerce`](mod@coerce) and [`schema`] with [`alternatives`](mod@alternatives) for text of unknown
+//!   type
 //! - [`search`]: the search for markers
-//! - [`grammar`], [`grammar_values`] and [`grammar_text`]: grammars for calls that a request demands; [`grammar_free`]: for free text with calls
+//! - [`grammar`], [`grammar_values`] and [`grammar_text`]: grammars for calls that a request demands; [`grammar_free`]: for free
+//!   text with calls
 
 mod alternatives;
 mod arguments;

@@ -40,7 +40,8 @@ impl Progress {
 }
 
 impl<J: Send + 'static> CompanionThread<J> {
-    /// Starts a thread that does `run` until there are no more jobs. Its error, or that it panicked, is the reason that `lost` gets.
+    /// Starts a thread that does `run` until there are no more jobs. Its error, or that it panicked, is the reason that `lost`
+    /// gets.
     ///
     /// # Errors
     /// When the system starts no thread.

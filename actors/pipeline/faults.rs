@@ -1,11 +1,11 @@
 //! Injected faults, for tests of a whole server. Debug builds only.
 //!
-//! `POST /debug/fault` with `{"kind": "panic"}`, `"device_lost"` or `"hang"` arms one fault, which the next step of any
-//! engine triggers. `"experts"` and `"experts_hang"` are triggered by the next expert job on the host: the first kills the
-//! experts actor, the second lets its thread hang. `"sampler"`,
-//! `"scheduler"` and `"loader"` make these actors panic: the sampler between two requests of a step, the scheduler between
-//! a decision and its effects, the loader when it is to load. `"lost_at_submit"` and `"lost_at_wait"` make the GPU driver report a lost device at the next submission or wait,
-//! and `"lost_at_timeline"` makes it report success with a timeline at its largest value.
+//! `POST /debug/fault` with `{"kind": "panic"}`, `"device_lost"` or `"hang"` arms one fault, which the next step of any engine
+//! triggers. `"experts"` and `"experts_hang"` are triggered by the next expert job on the host: the first kills the experts actor,
+//! the second lets its thread hang. `"sampler"`, `"scheduler"` and `"loader"` make these actors panic: the sampler between two
+//! requests of a step, the scheduler between a decision and its effects, the loader when it is to load. `"lost_at_submit"` and
+//! `"lost_at_wait"` make the GPU driver report a lost device at the next submission or wait, and `"lost_at_timeline"` makes it
+//! report success with a timeline at its largest value.
 
 use std::sync::Mutex;
 use std::time::Duration;

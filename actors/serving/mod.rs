@@ -5,8 +5,8 @@
 //! [`answers`], or the whole answers.
 //!
 //! - [`request`], [`options`], [`tenancy`], [`prompt`], [`infill`], [`chat_prompt`], [`thinking`]: what a client asks for
-//! - [`images`]: the images of a request to embedding rows; [`image_source`], [`image_fetch`], [`image_file`]: where they are and how
-//!   their files are read; [`image_insertion`]: their places in the prompt
+//! - [`images`]: the images of a request to embedding rows; [`image_source`], [`image_fetch`], [`image_file`]: where they are and
+//!   how their files are read; [`image_insertion`]: their places in the prompt
 //! - [`accept`], [`constraint`], [`generations`], [`answers`]: the sequences and what they generate
 //! - [`embed`]: texts to vectors; [`score`]: texts to how relevant or similar they are; `vectors`: what both compute
 //! - [`error`], [`blocking`], [`memory`]: leaves

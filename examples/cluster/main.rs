@@ -3,8 +3,8 @@
 //! `cargo run --release --example cluster -- [SERVERS] [SECONDS]`
 //!
 //! Each server forms its steps with the scheduling policy of the program, which manages the same KV blocks and prefix cache as in
-//! production. Only the device is replaced, by a formula for the time of a step. So hit rates and queues are those of the real policy;
-//! the network, the API and the routers' own time cost nothing here.
+//! production. Only the device is replaced, by a formula for the time of a step. So hit rates and queues are those of the real
+//! policy; the network, the API and the routers' own time cost nothing here.
 
 mod random;
 mod router;

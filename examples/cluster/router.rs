@@ -1,4 +1,5 @@
-//! Routers: which server gets a request. The rules follow what SMG, vllm-router and Dynamo describe; the constants were chosen here.
+//! Routers: which server gets a request. The rules follow what SMG, vllm-router and Dynamo describe; the constants were chosen
+//! here.
 
 use std::collections::HashMap;
 
@@ -16,7 +17,8 @@ pub enum Rule {
     LeastRequests,
     /// Always the same server for a conversation.
     Session,
-    /// `cache_aware` of SMG and vllm-router: the server that was sent the longest beginning of the prompt, unless loads differ too much.
+    /// `cache_aware` of SMG and vllm-router: the server that was sent the longest beginning of the prompt, unless loads differ too
+    /// much.
     CacheAware,
     /// Dynamo's `kv`: the least blocks to compute and to hold, known from KV events.
     KvEvents,

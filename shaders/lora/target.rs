@@ -49,7 +49,8 @@ impl Target {
 /// The changes of all adapters on a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceAdapters {
-    /// The memory of each projection by its number, `[slot, matrix, Target::change_bytes]`; empty for one that is not on the device.
+    /// The memory of each projection by its number, `[slot, matrix, Target::change_bytes]`; empty for one that is not on the
+    /// device.
     pub targets: Vec<Region>,
 }
 

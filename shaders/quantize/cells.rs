@@ -1,8 +1,8 @@
 //! The integers of a block whose codes are cells of a grid: cells, signs, scales and the unit.
 //!
-//! For each group, several scales are tried. For each of them every cell is the best one (see [`cell_table`](super::cell_table)), and the
-//! scale with the least weighted square error after it has been fitted to its cells is kept. Then the unit is chosen for which
-//! the scales that the format has are nearest to those of the groups, and cells are searched again for the scales around. The
+//! For each group, several scales are tried. For each of them every cell is the best one (see [`cell_table`](super::cell_table)),
+//! and the scale with the least weighted square error after it has been fitted to its cells is kept. Then the unit is chosen for
+//! which the scales that the format has are nearest to those of the groups, and cells are searched again for the scales around. The
 //! search works on values that are scaled to at most 1, so that squares neither overflow nor vanish.
 
 use super::block::{half, weigh};

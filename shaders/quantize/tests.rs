@@ -133,8 +133,8 @@ fn values_of_cells_hardly_change() {
     }
 }
 
-/// Values with the scale that fits the largest value of each group exactly, and each cell the nearest to its values. Scales and signs
-/// are not rounded to what the format can store.
+/// Values with the scale that fits the largest value of each group exactly, and each cell the nearest to its values. Scales and
+/// signs are not rounded to what the format can store.
 fn with_the_scale_of_the_largest(format: Format, values: &[f32]) -> Vec<f32> {
     let layout = format.integers().unwrap();
     let (grid, codebook) = (layout.grid.unwrap(), layout.codebook.unwrap());

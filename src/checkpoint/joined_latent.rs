@@ -1,5 +1,5 @@
-//! A GGUF file of an older converter with the keys and tensors of newer ones: in the file, one tensor of a layer computes the keys and
-//! the values of all heads from the latent vector.
+//! A GGUF file of an older converter with the keys and tensors of newer ones: in the file, one tensor of a layer computes the keys
+//! and the values of all heads from the latent vector.
 //!
 //! Newer files have two, of which that of the keys is transposed, so that it applies to queries. Both are made when they are first
 //! read and then stay in memory.

@@ -6,8 +6,8 @@ use super::error::GrammarError;
 use super::escapes::Needs;
 use super::pattern;
 
-/// The white space between two parts of a JSON text, as a regular expression: two spaces, or a line break with indentation. Without a limit, models
-/// fill the answer with spaces.
+/// The white space between two parts of a JSON text, as a regular expression: two spaces, or a line break with indentation. Without
+/// a limit, models fill the answer with spaces.
 const JSON_WHITESPACE: &str = r" {1,2}|\r?\n[ \t]{0,20}";
 
 /// Most levels of a schema. The library descends into it recursively.

@@ -129,8 +129,8 @@ impl Division {
         parts.chain(host).collect::<Vec<_>>().join(" + ")
     }
 
-    /// The memories of its parts, of its draft model and of its vision tower, each once. `None` is the host's memory, which every model uses: it has the
-    /// vocabulary, requests and copies of KV blocks.
+    /// The memories of its parts, of its draft model and of its vision tower, each once. `None` is the host's memory, which every
+    /// model uses: it has the vocabulary, requests and copies of KV blocks.
     pub fn memories(&self, options: &LoadOptions) -> Vec<Option<String>> {
         let of_parts = self.parts.iter().map(|part| part.target.own_memory(options));
         let of_draft = options.draft.iter().chain(&options.vision).map(|companion| companion.device.clone());

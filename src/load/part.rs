@@ -244,8 +244,8 @@ fn read_in_place(graphs: &[Graph], kernel: Kernel) -> HashMap<Arc<str>, StoredWe
     weights_where(graphs, |op, weight| is_in_memory(op) && !op.repacks(kernel, weight))
 }
 
-/// Bytes of the logits and hidden values that leave the engine: those of the step that was computed last, and of the one before, whose tokens are
-/// being sampled. And what sampling needs: a changed copy of a row and its candidates, in each of its threads.
+/// Bytes of the logits and hidden values that leave the engine: those of the step that was computed last, and of the one before,
+/// whose tokens are being sampled. And what sampling needs: a changed copy of a row and its candidates, in each of its threads.
 fn handed_over_bytes(options: &LoadOptions, limits: &EngineLimits) -> u64 {
     const STEPS: usize = 2;
     const CANDIDATE_BYTES: usize = 16;

@@ -76,8 +76,8 @@ impl PartialFile {
         self.file.write_all(bytes)
     }
 
-    /// Counts the tensors that the file has, sets the position after the last of them, and returns the bytes of the journal until there.
-    /// The position stays 0 if the files belong to another quantization.
+    /// Counts the tensors that the file has, sets the position after the last of them, and returns the bytes of the journal until
+    /// there. The position stays 0 if the files belong to another quantization.
     fn find_finished(&mut self, first: &str, header: &FileHeader) -> io::Result<usize> {
         let mut journal = String::new();
         // A journal that is not text is not one of ours.

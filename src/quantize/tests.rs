@@ -154,8 +154,8 @@ fn a_value_that_is_not_finite_is_refused_by_tensor_and_leaves_no_file() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// Writes to `path` and cancels after `tensors` tensors; a run that needs fewer is complete. Returns the tensors that were done when the
-/// run began.
+/// Writes to `path` and cancels after `tensors` tensors; a run that needs fewer is complete. Returns the tensors that were done
+/// when the run began.
 fn write_some(source: &Gguf, options: &QuantizeOptions, path: &Path, tensors: usize) -> usize {
     let cancel = LoadCancel::default();
     let plan = QuantizePlan::new(source, options).unwrap();

@@ -1,7 +1,7 @@
 //! Block diffusion: a block of tokens begins as random tokens and becomes text in some steps, each of which predicts all of them.
 //!
-//! Everything here is a pure function of the rule, the request's seed, the position of the block, and what the engine returned. So a
-//! block that is begun again, after a fault, becomes the same text.
+//! Everything here is a pure function of the rule, the request's seed, the position of the block, and what the engine returned. So
+//! a block that is begun again, after a fault, becomes the same text.
 //!
 //! Source: transformers' `DiffusionGemmaForBlockDiffusion` (the schedule, the sampler and the stopping rule); Ben-Hamu et al. 2025
 //! (arXiv:2505.24857) for the bound on the entropy.

@@ -1,8 +1,8 @@
 //! Samples one token: greedily, or randomly from the truncated distribution.
 //!
-//! Parameters apply in this order, each to what the previous one kept: temperature, min_p and top_n_sigma, top_k, typical_p,
-//! top_p, xtc. With temperature, min_p, top_k and top_p alone this is the formula of [`SampleToken`](cuelight_shaders::sample_token::SampleToken), implemented so that
-//! few tokens are sorted.
+//! Parameters apply in this order, each to what the previous one kept: temperature, min_p and top_n_sigma, top_k, typical_p, top_p,
+//! xtc. With temperature, min_p, top_k and top_p alone this is the formula of
+//! [`SampleToken`](cuelight_shaders::sample_token::SampleToken), implemented so that few tokens are sorted.
 
 use std::sync::LazyLock;
 

@@ -100,8 +100,8 @@ impl Requests {
     }
 }
 
-/// The tensors that a graph looks up before it asks for them, by name: those of the shape that files may lack, and those that follow
-/// from its fields.
+/// The tensors that a graph looks up before it asks for them, by name: those of the shape that files may lack, and those that
+/// follow from its fields.
 fn optional_tensors(shape: &Shape) -> HashMap<String, TensorInfo> {
     let shared = shape.experts.map_or(0, |experts| experts.shared_size);
     let of_shared = OptionalTensor { rows: shared, ..OptionalTensor::new("ffn_up_shexp.weight") };

@@ -1,8 +1,9 @@
 //! Routes of llama.cpp's server, for editors and clients that are written for it.
 //!
-//! [`completion`] continues a text and [`infill`] fills in its middle: both read a request with the help of [`options`] and [`logit_bias`], and
-//! [`respond`] runs it. [`answer`] encodes what is generated, with [`probabilities`] and only the wanted [`response_fields`]. [`template`] renders a conversation without an answer, as llama.cpp and vLLM do. [`state`] describes a loaded
-//! model and its slots.
+//! [`completion`] continues a text and [`infill`] fills in its middle: both read a request with the help of [`options`] and
+//! [`logit_bias`], and [`respond`] runs it. [`answer`] encodes what is generated, with [`probabilities`] and only the wanted
+//! [`response_fields`]. [`template`] renders a conversation without an answer, as llama.cpp and vLLM do. [`state`] describes a
+//! loaded model and its slots.
 
 mod answer;
 mod completion;

@@ -29,8 +29,8 @@ pub(super) fn details(info: &ModelInfo) -> Value {
     })
 }
 
-/// What the model can do: completion, and of a loaded model perhaps insertion, tools, thinking and vision; or embedding alone. Ollama has no
-/// word for rerankers.
+/// What the model can do: completion, and of a loaded model perhaps insertion, tools, thinking and vision; or embedding alone.
+/// Ollama has no word for rerankers.
 pub(super) async fn capabilities(info: &ModelInfo) -> Vec<&'static str> {
     if let Some(embedding) = info.model.as_ref().map(|model| model.card.embedding).filter(|made| made.is_only) {
         return if embedding.relevance.is_some() { Vec::new() } else { vec!["embedding"] };

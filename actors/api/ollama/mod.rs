@@ -1,9 +1,9 @@
 //! Ollama's protocol under `/api`, for clients that speak no other.
 //!
-//! [`chat`] and [`generate`] read a request with the help of [`messages`], [`options`], [`think`] and [`format`](mod@format). [`call`] runs
-//! it, or only loads or unloads the model ([`keep_alive`]). [`embed`] makes embeddings. [`answer`] encodes what is generated, as one object or as lines
-//! ([`ndjson`]). [`models`] describes the models with [`describe`], [`names`] finds them, [`management`] answers requests that
-//! change the disk, and [`errors`] writes every error under `/api` in Ollama's form.
+//! [`chat`] and [`generate`] read a request with the help of [`messages`], [`options`], [`think`] and [`format`](mod@format).
+//! [`call`] runs it, or only loads or unloads the model ([`keep_alive`]). [`embed`] makes embeddings. [`answer`] encodes what is
+//! generated, as one object or as lines ([`ndjson`]). [`models`] describes the models with [`describe`], [`names`] finds them,
+//! [`management`] answers requests that change the disk, and [`errors`] writes every error under `/api` in Ollama's form.
 
 mod answer;
 mod call;

@@ -1,9 +1,9 @@
 //! OpenAI's protocol: chat completions, legacy completions, [`responses`] and [`embeddings`].
 //!
 //! A request passes through these files in order: [`unsupported`] refuses fields that are not supported, [`sampling`],
-//! [`constraint`], [`tools`], [`messages`], [`kv_transfer`] and [`prompt`] read the others, [`serving`](crate::serving) runs the sequences, and
-//! [`chat`] (with [`chat_delta`]) and [`completions`] encode the answer, whole or as a stream ([`sse`]), with [`logprobs`] when requested and with
-//! [`usage`].
+//! [`constraint`], [`tools`], [`messages`], [`kv_transfer`] and [`prompt`] read the others, [`serving`](crate::serving) runs the
+//! sequences, and [`chat`] (with [`chat_delta`]) and [`completions`] encode the answer, whole or as a stream ([`sse`]), with
+//! [`logprobs`] when requested and with [`usage`].
 
 pub(super) mod chat;
 mod chat_delta;

@@ -1,6 +1,6 @@
 //! Routes of rerankers: [`rerank`] orders documents as Jina, Cohere and vLLM do, [`score`] rates pairs of texts as vLLM does, and
-//! [`tei`] is what Text Embeddings Inference answers to the same and to texts that become vectors. [`fields`] and [`order`] are what
-//! they share.
+//! [`tei`] is what Text Embeddings Inference answers to the same and to texts that become vectors. [`fields`] and [`order`] are
+//! what they share.
 
 mod fields;
 mod order;

@@ -1,5 +1,5 @@
-//! `POST /v1/rerank`: documents in the order of their relevance to a query, with the fields of Jina, Cohere and vLLM. A request with
-//! `texts` instead of `documents` is one of Text Embeddings Inference.
+//! `POST /v1/rerank`: documents in the order of their relevance to a query, with the fields of Jina, Cohere and vLLM. A request
+//! with `texts` instead of `documents` is one of Text Embeddings Inference.
 
 use axum::Json;
 use axum::extract::State;

@@ -85,7 +85,8 @@ pub struct Args {
     /// Devices: cpu, vulkan, vulkan:N, or several that share the layers, like vulkan:0+vulkan:1; default: as configured.
     #[arg(long = "device", id = "devices", value_name = "DEVICE,…", value_delimiter = ',')]
     devices: Vec<Devices>,
-    /// Instruction sets: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni, amx-int8, neon, neon-integer, neon-dot, neon-i8mm; default: as configured.
+    /// Instruction sets: scalar, avx2, avx2-integer, avx-vnni, avx512-vnni, amx-int8, neon, neon-integer, neon-dot, neon-i8mm;
+    /// default: as configured.
     #[arg(long = "kernel", id = "kernels", value_name = "KERNEL,…", value_delimiter = ',')]
     kernels: Vec<Kernel>,
     /// Bits of activations in integer kernels: 15, 8; default: as configured.

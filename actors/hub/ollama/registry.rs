@@ -53,7 +53,8 @@ impl Registry {
     /// The manifest of a model, as it was sent.
     ///
     /// # Errors
-    /// [`HubError::NoSuchModel`], [`HubError::Timeout`], [`HubError::Request`], [`HubError::Cancelled`], or [`HubError::BadManifest`] when it is too long.
+    /// [`HubError::NoSuchModel`], [`HubError::Timeout`], [`HubError::Request`], [`HubError::Cancelled`], or
+    /// [`HubError::BadManifest`] when it is too long.
     pub fn manifest(&self, name: &OllamaName, progress: &impl Progress) -> Result<Vec<u8>, HubError> {
         let url = format!("{}/{}/manifests/{}", self.address, name.url_path(), name.tag);
         let request = self.client.get(url).header(header::ACCEPT, MANIFEST_TYPES);

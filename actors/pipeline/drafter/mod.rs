@@ -3,8 +3,8 @@
 //! The draft model may also be a layer of the model that predicts one more token. It computes with the hidden values of the
 //! model, which come before the drafts that need them.
 //!
-//! Receives `Draft` and `Hidden` from the scheduler, `Loaded`, `Lost` and `Check` from its thread and itself. Sends `Drafted` to the
-//! scheduler that asked, and tells the supervisor when the draft model is loaded.
+//! Receives `Draft` and `Hidden` from the scheduler, `Loaded`, `Lost` and `Check` from its thread and itself. Sends `Drafted` to
+//! the scheduler that asked, and tells the supervisor when the draft model is loaded.
 //!
 //! Loading and computing block, so they run on a thread of their own. A draft changes no token: whatever the draft model
 //! computes, the model verifies it.

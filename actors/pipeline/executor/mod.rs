@@ -1,7 +1,7 @@
 //! The Executor actor runs steps on one device.
 //!
-//! Receives `Run`, `Store`, `Write` and `Resync` from the scheduler, `Tokens` from the sampler, `Connect` from the supervisor, and `Device`
-//! from its device. Sends logits to the sampler, `StepDone` and the hidden values for the drafter to the scheduler.
+//! Receives `Run`, `Store`, `Write` and `Resync` from the scheduler, `Tokens` from the sampler, `Connect` from the supervisor, and
+//! `Device` from its device. Sends logits to the sampler, `StepDone` and the hidden values for the drafter to the scheduler.
 //!
 //! The engine blocks, so it runs on its own thread and the actor only passes messages. The device thread submits expert
 //! jobs to their queue directly and gets the results from there. The actor is informed afterwards.

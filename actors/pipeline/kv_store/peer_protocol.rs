@@ -1,8 +1,9 @@
-//! How servers ask each other for KV blocks and recurrent states: `POST /kv/blocks` with a [`UnitsRequest`], answered by the units one
-//! after the other, each with the header of a [unit's file](super::unit_file), [sealed](super::peer_key) if the request has a token.
+//! How servers ask each other for KV blocks and recurrent states: `POST /kv/blocks` with a [`UnitsRequest`], answered by the units
+//! one after the other, each with the header of a [unit's file](super::unit_file), [sealed](super::peer_key) if the request has a
+//! token.
 //!
-//! The answer ends before the first unit that the server does not have. A client that knows the tokens of a prompt and the salt of its
-//! tenant can ask for its units; nothing else can be learnt from them than what the prompt contains.
+//! The answer ends before the first unit that the server does not have. A client that knows the tokens of a prompt and the salt of
+//! its tenant can ask for its units; nothing else can be learnt from them than what the prompt contains.
 
 use cuelight_engine::engine::{BLOCK_TOKENS, TokenId, UnitKind};
 use serde::{Deserialize, Serialize};

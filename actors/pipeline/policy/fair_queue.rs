@@ -1,11 +1,11 @@
 //! Weighted fair queueing over clients. A priority is a head start.
 //!
 //! Each request costs tokens. The requests of one client follow each other in virtual time: each starts where the one before
-//! finishes, and finishes after as many tokens as it costs. Requests run in the order in which they finish. A client that was
-//! idle starts at the current virtual time. So a client with a thousand queued requests delays the first request of another
-//! client only by those of its requests that finish earlier, and not by all of them. Virtual time advances as it would if all clients had an equal share of
-//! each step, so that no request waits forever. (Demers, Keshav and Shenker, "Analysis and Simulation of a Fair Queueing
-//! Algorithm", 1989; for language models compare Sheng et al., "Fairness in Serving Large Language Models", 2024.)
+//! finishes, and finishes after as many tokens as it costs. Requests run in the order in which they finish. A client that was idle
+//! starts at the current virtual time. So a client with a thousand queued requests delays the first request of another client only
+//! by those of its requests that finish earlier, and not by all of them. Virtual time advances as it would if all clients had an
+//! equal share of each step, so that no request waits forever. (Demers, Keshav and Shenker, "Analysis and Simulation of a Fair
+//! Queueing Algorithm", 1989; for language models compare Sheng et al., "Fairness in Serving Large Language Models", 2024.)
 
 use std::collections::HashMap;
 

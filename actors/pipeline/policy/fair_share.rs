@@ -1,10 +1,10 @@
 //! Shares the running slots and the KV blocks out between clients.
 //!
-//! The fair queue orders prompts. A waiting prompt that comes before a running one is admitted first, if it fits. A client that came first may still hold every slot, with answers that take hours. So
-//! when a waiting prompt finds no slot or no blocks, and its client runs at least two sequences fewer than another one,
-//! sequences of the client with the most are preempted for it. They wait directly behind it and are recomputed later,
-//! mostly from the prefix cache. A swap never reverses the difference between two clients, so it is never undone by another
-//! swap.
+//! The fair queue orders prompts. A waiting prompt that comes before a running one is admitted first, if it fits. A client that
+//! came first may still hold every slot, with answers that take hours. So when a waiting prompt finds no slot or no blocks, and its
+//! client runs at least two sequences fewer than another one, sequences of the client with the most are preempted for it. They wait
+//! directly behind it and are recomputed later, mostly from the prefix cache. A swap never reverses the difference between two
+//! clients, so it is never undone by another swap.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};

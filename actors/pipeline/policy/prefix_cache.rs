@@ -1,8 +1,8 @@
 //! An index of what the blocks of the KV cache contain, so that a prompt finds the blocks of its prefix.
 //!
 //! The keys and values of a block follow from its tokens and images and everything before them. Its [`Content`] is its tokens, the
-//! key of its images and the block before it, or for a first block the scope of its prompt: tenant and adapter. The index compares whole contents, so a hash collision
-//! costs time but never returns the blocks of another prompt.
+//! key of its images and the block before it, or for a first block the scope of its prompt: tenant and adapter. The index compares
+//! whole contents, so a hash collision costs time but never returns the blocks of another prompt.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;

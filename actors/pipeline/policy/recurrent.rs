@@ -40,8 +40,8 @@ impl Policy {
         sequence.state.newest = last.and_then(|block| self.slots.take(block));
     }
 
-    /// Requests the checkpoints of an admitted sequence, which would wait forever for blocks that are not kept. `known` blocks of its
-    /// prefix are in the cache or in a tier.
+    /// Requests the checkpoints of an admitted sequence, which would wait forever for blocks that are not kept. `known` blocks of
+    /// its prefix are in the cache or in a tier.
     pub(super) fn want_checkpoints(&mut self, id: RequestId, known: usize) {
         let Some(sequence) = self.sequences.get_mut(&id).filter(|_| self.slots.is_used()) else { return };
         if self.config.prefix_cache && sequence.is_kept() {

@@ -275,8 +275,8 @@ impl Policy {
     }
 }
 
-/// Whether a sequence will compute or load the first `blocks` blocks that it has in common with a sequence behind it, but has not done so
-/// yet. A sequence waits for none behind it: that one gets only rows that others leave, so both would wait for all others.
+/// Whether a sequence will compute or load the first `blocks` blocks that it has in common with a sequence behind it, but has not
+/// done so yet. A sequence waits for none behind it: that one gets only rows that others leave, so both would wait for all others.
 fn is_leading(sequence: &Sequence, follower: &Sequence, blocks: usize) -> bool {
     let continues = sequence.residency == Residency::Running && !sequence.paused && !sequence.is_suspect();
     let lacks = sequence.cached_blocks < blocks || sequence.state_being_loaded() == Some(blocks);

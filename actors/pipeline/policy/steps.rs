@@ -162,8 +162,8 @@ impl Policy {
         }
     }
 
-    /// Makes a sequence wait again: its newest slot has not the state that belongs to its blocks, after a step that was not computed or
-    /// a load that has failed.
+    /// Makes a sequence wait again: its newest slot has not the state that belongs to its blocks, after a step that was not
+    /// computed or a load that has failed.
     pub(super) fn start_again(&mut self, id: RequestId) {
         self.release_blocks(id);
         let rank = self.sequence_mut(id).rank;

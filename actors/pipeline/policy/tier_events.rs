@@ -1,5 +1,5 @@
-//! Handles what happens in the lower tiers: copies of evicted units and of prompts for other servers, reports, and the copies before a
-//! shutdown.
+//! Handles what happens in the lower tiers: copies of evicted units and of prompts for other servers, reports, and the copies
+//! before a shutdown.
 
 use cuelight_engine::engine::{BLOCK_TOKENS, CacheUnit, UnitKind};
 
@@ -33,8 +33,8 @@ impl Policy {
         store(copies, effects);
     }
 
-    /// Copies the prompt that another server continues to host memory: the blocks that are computed and were not copied yet, and the
-    /// last checkpoint.
+    /// Copies the prompt that another server continues to host memory: the blocks that are computed and were not copied yet, and
+    /// the last checkpoint.
     pub(super) fn share_prompt(&mut self, id: RequestId, effects: &mut Vec<Effect>) {
         let Some(sequence) = self.sequences.get_mut(&id).filter(|sequence| sequence.kv_transfer.shared_at.is_some())
         else {
@@ -136,8 +136,8 @@ impl Policy {
         store(copies, effects);
     }
 
-    /// Releases what was held for a copy before a shutdown: no step follows that could write to it. Returns what is to be copied from
-    /// the device.
+    /// Releases what was held for a copy before a shutdown: no step follows that could write to it. Returns what is to be copied
+    /// from the device.
     fn release_flushed(
         &mut self,
         from: FlushedFrom,
@@ -163,7 +163,8 @@ impl Policy {
         is_sent.then_some(copy)
     }
 
-    /// The units that a shutdown copies to the disk, the next one last: those of the device, then those of the host, as many as fit.
+    /// The units that a shutdown copies to the disk, the next one last: those of the device, then those of the host, as many as
+    /// fit.
     fn plan_flush(&mut self) -> Vec<Flushed> {
         let limits = self.tiers.disk.limits();
         let mut left = limits.bytes;

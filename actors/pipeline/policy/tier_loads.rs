@@ -1,8 +1,8 @@
 //! Loads the prefixes of admitted sequences from lower tiers and other servers.
 //!
 //! Without recurrent state any number of blocks after those on the device is of use. A sequence of a model with recurrent state can
-//! continue only where a checkpoint is: it loads the state, and the blocks before it that the device has not. If anything of that is
-//! missing in the end, the sequence is admitted once more, and what has arrived stays in the prefix cache.
+//! continue only where a checkpoint is: it loads the state, and the blocks before it that the device has not. If anything of that
+//! is missing in the end, the sequence is admitted once more, and what has arrived stays in the prefix cache.
 
 use std::collections::VecDeque;
 use std::time::Duration;

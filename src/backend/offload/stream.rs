@@ -30,7 +30,8 @@ pub(super) struct Passes {
 }
 
 impl Passes {
-    /// The passes of a layer for rows with these routes. `prefetched` is the chunk that was uploaded in advance. The pool must have stream slots.
+    /// The passes of a layer for rows with these routes. `prefetched` is the chunk that was uploaded in advance. The pool must have
+    /// stream slots.
     pub fn begin(
         cache: &mut ExpertCache,
         (layer, routes): (usize, Vec<f32>),

@@ -21,8 +21,8 @@ const WRITES: vk::AccessFlags2 = vk::AccessFlags2::from_raw(
     vk::AccessFlags2::SHADER_STORAGE_WRITE.as_raw() | vk::AccessFlags2::TRANSFER_WRITE.as_raw(),
 );
 
-/// How these commands read and write. `MEMORY_READ` and `MEMORY_WRITE` include caches that they do not use; with them a barrier takes
-/// 8 us on an H100, and 2 us without.
+/// How these commands read and write. `MEMORY_READ` and `MEMORY_WRITE` include caches that they do not use; with them a barrier
+/// takes 8 us on an H100, and 2 us without.
 const READS_AND_WRITES: vk::AccessFlags2 = vk::AccessFlags2::from_raw(
     WRITES.as_raw() | vk::AccessFlags2::SHADER_STORAGE_READ.as_raw() | vk::AccessFlags2::TRANSFER_READ.as_raw(),
 );

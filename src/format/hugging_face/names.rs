@@ -95,8 +95,8 @@ const PREDICTION: &[Rule] = &[
 /// The part of some models that predicts more tokens.
 const PREDICTION_PART: &str = "mtp.";
 
-/// What models of blocks put before the layers that compute causal rows. These share their weights with the layers of blocks, except
-/// for one factor.
+/// What models of blocks put before the layers that compute causal rows. These share their weights with the layers of blocks,
+/// except for one factor.
 const CAUSAL_LAYERS: &str = "encoder.language_model.layers.";
 
 const CAUSAL_LAYER: &[Rule] = &[("layer_scalar", "enc_layer_output_scale.weight", &[])];

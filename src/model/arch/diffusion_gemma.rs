@@ -1,5 +1,5 @@
-//! DiffusionGemma (text): the layers of Gemma 4 with experts. It generates blocks of tokens: the rows of a block see each other, and
-//! their input has the embeddings that the step before expected. Rows of the prompt and of finished blocks are causal, and each
+//! DiffusionGemma (text): the layers of Gemma 4 with experts. It generates blocks of tokens: the rows of a block see each other,
+//! and their input has the embeddings that the step before expected. Rows of the prompt and of finished blocks are causal, and each
 //! layer has another factor for them.
 //!
 //! Source: Google 2026, "DiffusionGemma", its class in transformers, and llama.cpp's pull request 24427.

@@ -1,8 +1,8 @@
 //! The factors that move from a norm to the matrices that read it.
 //!
-//! Column j of the activations is divided by `s = max|X_j|^a / max|W_j|^(1-a)`, column j of the matrices is multiplied by it. Source:
-//! Xiao et al. 2022, "SmoothQuant", equation 4. The weight of the norm is divided by s and rounded to its format; the matrices are
-//! multiplied by what it was divided by after rounding, so rounding of the norm changes no result.
+//! Column j of the activations is divided by `s = max|X_j|^a / max|W_j|^(1-a)`, column j of the matrices is multiplied by it.
+//! Source: Xiao et al. 2022, "SmoothQuant", equation 4. The weight of the norm is divided by s and rounded to its format; the
+//! matrices are multiplied by what it was divided by after rounding, so rounding of the norm changes no result.
 
 use cuelight_shaders::quant::Format;
 

@@ -75,8 +75,8 @@ fn empty(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Checks that a directory made of `model` can be written to `out`: neither is inside the other, and `out` is missing or was written
-/// by an earlier quantization.
+/// Checks that a directory made of `model` can be written to `out`: neither is inside the other, and `out` is missing or was
+/// written by an earlier quantization.
 pub(super) fn check_place(model: &Path, out: &Path) -> Result<(), W8a8Error> {
     let path = || out.to_owned();
     let canonical =

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use cuelight_shaders::op::{InputObserver, MatrixInput};
 
-/// The largest magnitude of each column of the inputs of matrices of layers, by the names of their tensors. The matrices of a tensor
-/// with several are not distinguished.
+/// The largest magnitude of each column of the inputs of matrices of layers, by the names of their tensors. The matrices of a
+/// tensor with several are not distinguished.
 #[derive(Debug, Clone, Default)]
 pub struct InputMaxima {
     tensors: HashMap<String, Vec<f32>>,

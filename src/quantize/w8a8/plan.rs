@@ -14,8 +14,8 @@ use crate::quantization_recipe::keeps_format;
 /// The values of a row are a multiple of this many, so that every program can read them in blocks.
 const BLOCK: usize = 32;
 
-/// Parts of the names of matrices that are not quantized, besides those that keep their format in GGUF files: few outputs, or inputs
-/// that other programs multiply without the quantized product.
+/// Parts of the names of matrices that are not quantized, besides those that keep their format in GGUF files: few outputs, or
+/// inputs that other programs multiply without the quantized product.
 const KEPT: [&str; 6] = [".ssm_x.", ".ssm_dt.", ".ssm_alpha.", ".ssm_beta.", ".ssm_ba.", ".indexer."];
 
 /// A tensor of the directory and what becomes of it.

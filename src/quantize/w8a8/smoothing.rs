@@ -1,7 +1,7 @@
 //! Between which norms and matrices of a directory factors can move.
 //!
-//! What reads a norm is taken from the model's graph, so a norm that anything else than matrices reads, or whose matrices are stored in
-//! another order of inputs, is found whatever the family. It is left as it is, with the reason.
+//! What reads a norm is taken from the model's graph, so a norm that anything else than matrices reads, or whose matrices are
+//! stored in another order of inputs, is found whatever the family. It is left as it is, with the reason.
 
 use std::collections::HashMap;
 

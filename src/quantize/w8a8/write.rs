@@ -41,8 +41,8 @@ impl W8a8Plan<'_> {
         check_place(&self.folder, out)
     }
 
-    /// Writes the new directory to `out`. Until it is complete its name ends in `.partial`; after an error it is removed. `maxima` are
-    /// those of the model, for smoothing. Returns the bytes of weights.
+    /// Writes the new directory to `out`. Until it is complete its name ends in `.partial`; after an error it is removed. `maxima`
+    /// are those of the model, for smoothing. Returns the bytes of weights.
     ///
     /// # Errors
     /// [`W8a8Error`] when the place is not usable, a value is not finite, or the directory cannot be written.

@@ -14,8 +14,8 @@ use crate::api::openai::messages::{call_arguments, read_content, read_parts};
 use crate::serving::error::{ApiError, clip};
 use crate::serving::image_source::ImageField;
 
-/// Reads the messages of the prompt, in the form that chat templates expect, and their images. The `earlier` items come before those
-/// of `input`.
+/// Reads the messages of the prompt, in the form that chat templates expect, and their images. The `earlier` items come before
+/// those of `input`.
 ///
 /// # Errors
 /// [`ApiError::InvalidRequest`] or [`ApiError::Unsupported`] that names the field by its path.

@@ -1,5 +1,5 @@
-//! Lower tiers of the KV cache: which units, KV blocks and recurrent states, are copied to host memory and to disk, and when a prompt
-//! loads them from there.
+//! Lower tiers of the KV cache: which units, KV blocks and recurrent states, are copied to host memory and to disk, and when a
+//! prompt loads them from there.
 //!
 //! - A unit that is evicted on the device is copied to the first tier. What the host gives up goes to the disk.
 //! - An admitted prompt whose next blocks are in a tier waits until they are loaded, if that is expected to be faster than

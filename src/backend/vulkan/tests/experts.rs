@@ -98,8 +98,8 @@ fn a_row_of_experts_has_the_same_bits_in_a_batch_of_any_size() {
     assert_clean(&device);
 }
 
-/// Compares the results of tiles with those of rows computed separately, whose inputs have 15 bits. The inputs of tiles have float32,
-/// or float16 with `matrices`. Returns the shaders that ran.
+/// Compares the results of tiles with those of rows computed separately, whose inputs have 15 bits. The inputs of tiles have
+/// float32, or float16 with `matrices`. Returns the shaders that ran.
 fn check_tiles(
     device: &Arc<Device>,
     matrices: bool,
