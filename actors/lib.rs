@@ -13,6 +13,7 @@
 //! - [`kv_events`]: tells routers what the KV caches hold
 //! - [`metrics`]: metrics for Prometheus
 //! - [`trace`]: traces of steps and requests
+//! - [`recording`]: recordings of requests, for `cuelight replay`
 
 #![forbid(unsafe_code)]
 

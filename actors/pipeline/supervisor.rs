@@ -10,9 +10,10 @@
 //! └─ Executor    the device
 //! ```
 //!
-//! Receives `LoadProgress` and `Loaded` from the loader, `Drain` from the runtime, and the death of children from ractor.
-//! Sends `Load` to the loader, `Recover`, `ExecutorReady`, `ExecutorLost`, `Drain` and `EndAll` to the scheduler, and
-//! `Connect` to the executor.
+//! Receives `LoadProgress` and `Loaded` from the loader, `FileChanged` from the watch of the model's file, `DrafterReady` from the
+//! drafter, `Drain` from the runtime, the death of children from ractor, and the ends of its own pauses (`Reload`, `Reconnect`,
+//! `RestartDrafter`, `Stop`). Sends `Load` to the loader, `Recover`, `ExecutorReady`, `ExecutorLost`, `DrafterReady`, `Drain` and
+//! `EndAll` to the scheduler, and `Connect` to the executor.
 //!
 //! Faults:
 //!
