@@ -19,7 +19,7 @@ engine=(float16_matrices tests::matmul tests::attention tiles_of_every_height)
 models=(float16_cache a_context_of_many_blocks)
 # The longest tests of the slow tier, one of them a day.
 longest=(all_workgroup_shapes every_case_of_products every_case_of_experts every_case_of_fusion every_case_of_attention
-  half_of_the_checkpoints)
+  a_third_of_the_checkpoints)
 today="${longest[$((${CUELIGHT_TEST_SEED:-$(date +%s) / 86400} % ${#longest[@]}))]}"
 # With the package of the binary, so that what the other tests have compiled is used.
 cargo test --locked -p cuelight -p cuelight-engine --lib -- --nocapture --include-ignored "${engine[@]}" "$today" 2>&1 | tee "$log"

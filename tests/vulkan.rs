@@ -105,8 +105,8 @@ fn checkpoints_agree_with_transformers_with_a_float16_cache() {
 
 #[test]
 #[ignore = "slow tier: a software device compiles the shaders of many families for minutes"]
-fn half_of_the_checkpoints_agree_with_transformers() {
-    agree_with_transformers(sample(checkpoints(), 2), KvType::F32);
+fn a_third_of_the_checkpoints_agree_with_transformers() {
+    agree_with_transformers(sample(checkpoints(), 3), KvType::F32);
 }
 
 #[test]
