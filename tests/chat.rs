@@ -5,6 +5,7 @@
 #[path = "support/pty.rs"]
 mod pty;
 
+use std::path::Path;
 use std::process::Command;
 
 use pty::{END, ENTER, Pty};
@@ -251,16 +252,46 @@ fn control_characters_of_an_answer_reach_no_terminal() {
     assert!(shown.contains("a␛[2Jb") && !written.contains("\u{1b}[2J"), "{written:?}");
 }
 
+/// Writes a chat template whose prompts end inside of the reasoning, unless thinking is off.
+fn reasoning_template(folder: &Path) -> String {
+    let template = folder.join("template.jinja");
+    let source = "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' and m.reasoning_content %}<think>\n\
+                  {{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}\n{% endfor %}\
+                  {% if add_generation_prompt %}assistant: <think>\n\
+                  {% if enable_thinking is defined and not enable_thinking %}\n</think>\n\n{% endif %}{% endif %}";
+    std::fs::write(&template, source).unwrap();
+    template.to_str().unwrap().to_owned()
+}
+
+/// What begins text that is dimmed.
+const DIMMED: &str = "\u{1b}[0;2m";
+
 #[test]
 fn reasoning_is_dimmed() {
     let folder = tempfile::tempdir().unwrap();
-    let template = folder.path().join("template.jinja");
-    let source = "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' and m.reasoning_content %}<think>\n\
-                  {{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}\n{% endfor %}\
-                  {% if add_generation_prompt %}assistant: <think>\n{% endif %}";
-    std::fs::write(&template, source).unwrap();
-    let mut run = Chat::start(&["hello", "--max-tokens", "8", "--chat-template", template.to_str().unwrap()]);
+    let mut run = Chat::start(&["hello", "--max-tokens", "8", "--chat-template", &reasoning_template(folder.path())]);
     let shown = run.pty.wait_for("]\n");
     assert!(!shown.contains('␛'), "{shown}");
-    assert!(run.pty.written().contains("\u{1b}[0;2m"), "{:?}", run.pty.written());
+    assert!(run.pty.written().contains(DIMMED), "{:?}", run.pty.written());
+}
+
+#[test]
+fn think_switches_the_reasoning_of_a_chat() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut chat = Chat::ready(&["--max-tokens", "8", "--chat-template", &reasoning_template(folder.path())]);
+    assert!(chat.enter("/show parameters").contains("think               default"));
+    let mut dimmed = |setting: &str| {
+        chat.enter(setting);
+        let before = chat.pty.written().matches(DIMMED).count();
+        chat.enter("hello");
+        chat.pty.written().matches(DIMMED).count() - before
+    };
+    assert!(dimmed("/set think") > 0);
+    assert_eq!(dimmed("/set nothink"), 0);
+    assert!(dimmed("/set think low") > 0);
+    assert!(dimmed("/set think default") > 0);
+    let mut without = Chat::ready(&[]);
+    let refused = unbroken(&without.enter("/set think on"));
+    assert!(refused.contains("this model does not reason"), "{refused}");
+    assert!(without.enter("/show parameters").contains("think               default"));
 }

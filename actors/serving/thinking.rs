@@ -1,5 +1,7 @@
 //! Whether a model reasons before it answers, and how much, as variables of its chat template.
 
+use std::fmt;
+
 use serde_json::{Map, Value, json};
 
 use super::error::{ApiError, clip};
@@ -9,7 +11,7 @@ pub(crate) const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high
 
 /// What a request says about reasoning. What it leaves out is decided by the template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Thinking {
+pub struct Thinking {
     is_on: Option<bool>,
     effort: Option<&'static str>,
 }
@@ -23,6 +25,20 @@ impl Thinking {
     /// The model is told to reason.
     pub fn is_on(self) -> bool {
         self.is_on == Some(true)
+    }
+
+    /// What a word of the command line says: `on`, `off` or an effort.
+    ///
+    /// # Errors
+    /// A sentence with the words that are known.
+    pub fn of_word(word: &str) -> Result<Self, String> {
+        match word {
+            "on" => Ok(Thinking::switched(true)),
+            "off" => Ok(Thinking::switched(false)),
+            effort => Self::of_effort(effort)
+                .map(|thinking| thinking.or_switched(true))
+                .ok_or_else(|| format!("expected on, off or one of {}", EFFORTS.join(", "))),
+        }
     }
 
     /// An effort; `none` switches reasoning off. `None` for an unknown name.
@@ -68,6 +84,18 @@ impl Thinking {
     }
 }
 
+/// The word that says the same: `default` where the template decides.
+impl fmt::Display for Thinking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match (self.is_on, self.effort) {
+            (_, Some(effort)) => effort,
+            (Some(true), None) => "on",
+            (Some(false), None) => "off",
+            (None, None) => "default",
+        })
+    }
+}
+
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
@@ -83,6 +111,19 @@ mod tests {
         assert_eq!(variables(Thinking::of_effort("none").unwrap()), off);
         assert_eq!(variables(Thinking::of_effort("none").unwrap().or_switched(true)), off);
         assert_eq!(Thinking::of_effort("some"), None);
+    }
+
+    #[test]
+    fn a_word_is_on_off_or_an_effort() {
+        let variables = |word: &str| Value::Object(Thinking::of_word(word).unwrap().variables());
+        assert_eq!(variables("off"), json!({ "enable_thinking": false, "thinking": false }));
+        let low = json!({ "enable_thinking": true, "thinking": true, "reasoning_effort": "low" });
+        assert_eq!(variables("low"), low);
+        for word in ["on", "off", "low", "none"] {
+            assert_eq!(Thinking::of_word(word).unwrap().to_string(), word);
+        }
+        assert_eq!(Thinking::default().to_string(), "default");
+        assert!(Thinking::of_word("sometimes").unwrap_err().contains("on, off or one of none, minimal"));
     }
 
     #[test]

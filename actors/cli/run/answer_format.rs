@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 
 use cuelight_engine::constraint::{Constraint, Grammar, GrammarError};
 use cuelight_engine::format::chat_template::Cancellation;
-use serde_json::{Map, Value};
 
 use crate::cli::error::CliError;
 use crate::pipeline::runtime::ServedModel;
-use crate::serving::thinking::{EFFORTS, Thinking};
+use crate::serving::thinking::Thinking;
 
 /// The flags about the format of answers.
 #[derive(Debug, Clone, clap::Args)]
@@ -20,19 +19,8 @@ pub struct FormatFlags {
     #[arg(long, value_name = "FILE")]
     grammar: Option<PathBuf>,
     /// Whether the model reasons before it answers: on, off, or an effort such as low or high.
-    #[arg(long, value_name = "on|off|EFFORT", value_parser = thinking, conflicts_with = "raw")]
+    #[arg(long, value_name = "on|off|EFFORT", value_parser = Thinking::of_word, conflicts_with = "raw")]
     think: Option<Thinking>,
-}
-
-/// The value of `--think`.
-fn thinking(text: &str) -> Result<Thinking, String> {
-    match text {
-        "on" => Ok(Thinking::switched(true)),
-        "off" => Ok(Thinking::switched(false)),
-        effort => Thinking::of_effort(effort)
-            .map(|thinking| thinking.or_switched(true))
-            .ok_or_else(|| format!("expected on, off or one of {}", EFFORTS.join(", "))),
-    }
 }
 
 /// What is asked of every answer.
@@ -40,9 +28,12 @@ fn thinking(text: &str) -> Result<Thinking, String> {
 pub struct AnswerFormat {
     /// What the answer has to match.
     pub constraint: Option<Constraint>,
-    /// Variables of the chat template.
-    pub variables: Map<String, Value>,
+    /// Whether the model reasons first.
+    pub thinking: Thinking,
 }
+
+/// Why a model cannot be told to reason.
+pub const NO_REASONING: &str = "this model does not reason, or its chat template does not show how";
 
 impl FormatFlags {
     /// Reads the files, which needs no model.
@@ -74,20 +65,19 @@ impl AskedFormat {
     /// [`CliError`] that names the file when it cannot be enforced, or `--think` when the model does not reason.
     pub fn compile(self, model: &ServedModel, is_chat: bool) -> Result<AnswerFormat, CliError> {
         if self.thinking.is_on() && !(is_chat && reasons(model)) {
-            let advice = "--think: this model does not reason, or its chat template does not show how; leave it out";
-            return Err(CliError::Usage(advice.to_owned()));
+            return Err(CliError::Usage(format!("--think: {NO_REASONING}; leave it out")));
         }
         let compile = |(file, grammar): (PathBuf, Grammar)| {
             let grammar = if is_chat { with_headers(grammar, model) } else { Ok(grammar) };
             let compiled = grammar.and_then(|grammar| model.constraints.compile(&grammar));
             compiled.map_err(|error| CliError::Failed(format!("{} cannot be enforced: {error}", file.display())))
         };
-        Ok(AnswerFormat { constraint: self.grammar.map(compile).transpose()?, variables: self.thinking.variables() })
+        Ok(AnswerFormat { constraint: self.grammar.map(compile).transpose()?, thinking: self.thinking })
     }
 }
 
 /// Whether the model's output has reasoning that is known as such.
-fn reasons(model: &ServedModel) -> bool {
+pub fn reasons(model: &ServedModel) -> bool {
     model.find_output_rules(&Cancellation::default()).format.has_reasoning()
 }
 
@@ -113,21 +103,4 @@ fn grammar(file: &Path) -> Result<Grammar, CliError> {
 
 fn read(file: &Path) -> Result<String, CliError> {
     std::fs::read_to_string(file).map_err(|error| CliError::Failed(format!("cannot read {}: {error}", file.display())))
-}
-
-#[allow(clippy::unwrap_used)]
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn thinking_is_on_off_or_an_effort() {
-        let variables = |text: &str| Value::Object(thinking(text).unwrap().variables());
-        assert_eq!(variables("off"), json!({ "enable_thinking": false, "thinking": false }));
-        let low = json!({ "enable_thinking": true, "thinking": true, "reasoning_effort": "low" });
-        assert_eq!(variables("low"), low);
-        assert!(thinking("sometimes").is_err());
-    }
 }

@@ -3,6 +3,8 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use crate::serving::thinking::Thinking;
+
 /// A message or command that the user entered.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Line {
@@ -70,13 +72,15 @@ pub enum Change {
     Verbose(bool),
     /// Markdown is rendered.
     Markdown(bool),
+    /// Whether the model reasons before it answers.
+    Think(Thinking),
 }
 
 /// What `/help` prints.
 pub const HELP: &str = "\
 /set                show the parameters
-/set NAME VALUE     change temperature, top_k, top_p, min_p, repetition_penalty, seed, max_tokens, system, verbose or
-                    markdown
+/set NAME VALUE     change temperature, top_k, top_p, min_p, repetition_penalty, seed, max_tokens, system, think, verbose
+                    or markdown
 /set ctx TOKENS     change the context length; loads the model again and keeps the conversation
 /show WHAT          info, license, parameters, system or template
 /clear              forget the conversation
@@ -106,6 +110,7 @@ pub const SETTABLE: &[&str] = &[
     "seed",
     "system",
     "temperature",
+    "think",
     "top_k",
     "top_p",
     "verbose",
@@ -213,7 +218,7 @@ fn set(text: &str) -> Result<Command, String> {
     let value = value.trim().trim_start_matches('=').trim();
     match (name, value) {
         ("system", "") => return Ok(Command::ShowSystem),
-        ("verbose" | "markdown", "") => {}
+        ("verbose" | "markdown" | "think" | "nothink", "") => {}
         (name, "") if name.is_empty() || SETTABLE.contains(&name) => return Ok(Command::ShowParameters),
         _ => {}
     }
@@ -231,6 +236,9 @@ fn set(text: &str) -> Result<Command, String> {
         "system" => Change::System(Some(unquoted(value)).filter(|text| !text.is_empty()).map(str::to_owned)),
         "verbose" => Change::Verbose(switch(name, value)?),
         "markdown" => Change::Markdown(switch(name, value)?),
+        "think" => Change::Think(thinking(value)?),
+        // Ollama's name.
+        "nothink" => Change::Think(Thinking::switched(false)),
         _ => return Err(format!("/set knows {}, not {name:?}", SETTABLE.join(", "))),
     };
     Ok(Command::Set(change))
@@ -266,6 +274,14 @@ fn switch(name: &str, text: &str) -> Result<bool, String> {
         "" | "on" | "true" | "1" | "yes" => Ok(true),
         "off" | "false" | "0" | "no" => Ok(false),
         _ => Err(format!("{name} must be on or off, not {text:?}")),
+    }
+}
+
+fn thinking(text: &str) -> Result<Thinking, String> {
+    match text {
+        "" => Ok(Thinking::switched(true)),
+        "default" => Ok(Thinking::default()),
+        word => Thinking::of_word(word).map_err(|expected| format!("think: {expected} (or default), not {word:?}")),
     }
 }
 
@@ -340,6 +356,10 @@ mod tests {
         assert_eq!(changed("system \"\""), Some(Change::System(None)));
         assert_eq!(changed("verbose off"), Some(Change::Verbose(false)));
         assert_eq!(changed("markdown"), Some(Change::Markdown(true)));
+        assert_eq!(changed("think"), Some(Change::Think(Thinking::switched(true))));
+        assert_eq!(changed("nothink"), Some(Change::Think(Thinking::switched(false))));
+        assert_eq!(changed("think low"), Some(Change::Think(Thinking::of_word("low").unwrap())));
+        assert_eq!(changed("think default"), Some(Change::Think(Thinking::default())));
     }
 
     #[test]
@@ -365,6 +385,10 @@ mod tests {
             ("temperature NaN", "temperature must be a number of at least 0, not \"NaN\""),
             ("top_p 2", "top_p must be a number from 0 to 1, not \"2\""),
             ("top_k many", "top_k must be a whole number, not \"many\""),
+            (
+                "think hard",
+                "think: expected on, off or one of none, minimal, low, medium, high, xhigh, max (or default), not \"hard\"",
+            ),
         ] {
             assert_eq!(set_to(text), Line::Wrong(expected.into()), "{text}");
         }

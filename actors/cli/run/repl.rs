@@ -196,10 +196,7 @@ impl Chat<'_> {
                 self.context.terminal.notice("the conversation is empty now");
                 Ok(())
             }
-            Command::Set(change) => {
-                session.change(change);
-                Ok(())
-            }
+            Command::Set(change) => session.change(change),
             Command::SetContext(tokens) => self.set_context(tokens),
             Command::Save(path) => self.save(Path::new(&path)),
             Command::Load(path) => self.load(Path::new(&path)),
@@ -296,13 +293,14 @@ fn parameters(session: &Session) -> String {
     format!(
         "ctx                 {}\ntemperature         {}\ntop_k               {}\ntop_p               {}\n\
          min_p               {}\nrepetition_penalty  {}\nseed                {seed}\nmax_tokens          {max_tokens}\n\
-         verbose             {}\nmarkdown            {}\n",
+         think               {}\nverbose             {}\nmarkdown            {}\n",
         session.model.limits.context_tokens,
         sampling.temperature,
         sampling.top_k,
         sampling.top_p,
         sampling.min_p,
         sampling.repetition_penalty,
+        session.format.thinking,
         if session.verbose { "on" } else { "off" },
         if session.markdown { "on" } else { "off" },
     )

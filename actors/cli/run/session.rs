@@ -7,7 +7,7 @@ use std::time::Duration;
 use cuelight_engine::engine::{AdapterUse, TokenId};
 use cuelight_engine::format::chat_template::{Cancellation, TemplateInputs};
 
-use super::answer_format::AnswerFormat;
+use super::answer_format::{AnswerFormat, NO_REASONING, reasons};
 use super::command::Change;
 use super::conversation::Conversation;
 use super::prompt_bar::PromptBar;
@@ -146,7 +146,10 @@ impl Session {
     }
 
     /// Changes a parameter.
-    pub fn change(&mut self, change: Change) {
+    ///
+    /// # Errors
+    /// [`CliError`] when the model cannot be told to reason.
+    pub fn change(&mut self, change: Change) -> Result<(), CliError> {
         match change {
             Change::Temperature(value) => self.sampling.temperature = value,
             Change::TopK(value) => self.sampling.top_k = value,
@@ -158,7 +161,12 @@ impl Session {
             Change::System(value) => self.conversation.system = value,
             Change::Verbose(value) => self.verbose = value,
             Change::Markdown(value) => self.markdown = value && self.terminal.colored,
+            Change::Think(value) if value.is_on() && !(self.mode == Mode::Chat && reasons(&self.model)) => {
+                return Err(CliError::Failed(NO_REASONING.to_owned()));
+            }
+            Change::Think(value) => self.format.thinking = value,
         }
+        Ok(())
     }
 
     /// Uses another load of the same model from now on.
@@ -256,12 +264,13 @@ impl Session {
         let tokenizer = &self.model.tokenizer;
         let (text, guards) = match (self.mode, &self.model.chat_template) {
             (Mode::Chat, Some(template)) => {
+                let variables = self.format.thinking.variables();
                 let inputs = TemplateInputs {
                     messages: &conversation.messages_with(question, 0),
                     tools: None,
                     documents: None,
                     add_generation_prompt: true,
-                    variables: Some(&self.format.variables),
+                    variables: Some(&variables),
                 };
                 let prompt = template.render_prompt(&inputs, &Cancellation::default()).map_err(CliError::other)?;
                 (prompt.text, Some(prompt.guards))
@@ -287,7 +296,7 @@ impl Session {
             images: Vec::new(),
             tools: None,
             documents: None,
-            variables: self.format.variables.clone(),
+            variables: self.format.thinking.variables(),
             add_generation_prompt: true,
             continue_final_message: false,
             add_special_tokens: false,

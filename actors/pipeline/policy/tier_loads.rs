@@ -118,7 +118,7 @@ impl Policy {
         Some((unit, tier))
     }
 
-    /// Without recurrent state: as many of the blocks as one likes.
+    /// Without recurrent state: any number of the blocks.
     fn blocks_to_load(&self, usable: usize, blocks: &[(UnitContent, Tier)]) -> Vec<Candidate> {
         let mut amount = Amount::default();
         let candidate = |(index, (unit, tier)): (usize, &(UnitContent, Tier))| {
