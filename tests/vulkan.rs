@@ -100,7 +100,7 @@ fn checkpoints_agree_with_transformers_with_a_float32_cache() {
 
 #[test]
 fn checkpoints_agree_with_transformers_with_a_float16_cache() {
-    agree_with_transformers(sample(checkpoints(), 6), KvType::F16);
+    agree_with_transformers(sample(checkpoints(), 12), KvType::F16);
 }
 
 #[test]
