@@ -68,7 +68,7 @@ async fn peaks_stay_within_the_plan(model: &str) {
     let plan = plan.split("ready:").next().unwrap_or(plan).to_owned();
     println!("{model}: memory plan{}", plan.split("20").next().unwrap_or(&plan));
     let planned = planned_mib(&log, "process");
-    // The large model takes five minutes with sixteen.
+    // Sixteen would take the large model minutes.
     let clients = if model == MODELS[2] { 2 } else { 16 };
     let mut failures = Vec::new();
     let mut check = |phase: &str| {
