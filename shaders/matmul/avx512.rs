@@ -15,7 +15,7 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
-use super::{Task, avx2};
+use super::{Task, avx2, avx512_pairs};
 use crate::lanes::LANES;
 use crate::quant::BlockFormat;
 use crate::quant::avx2::Sink;
@@ -50,6 +50,11 @@ type Sums = [[__m512; PAIRS]; PANEL_ROWS];
 #[target_feature(enable = "avx512f,avx512dq,avx2,fma,f16c")]
 pub(super) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
     const { assert!(SPAN.is_multiple_of(F::BLOCK_LEN) && SPAN.is_multiple_of(LANES)) };
+    let in_pairs = const { F::DECODES_PAIRS } && is_x86_feature_detected!("avx512vbmi");
+    if in_pairs && task.rows <= avx512_pairs::FEW_ROWS {
+        // SAFETY: the check above and the caller guarantee the CPU features.
+        return unsafe { avx512_pairs::run_few::<F>(task) };
+    }
     if task.rows <= FEW_ROWS && avx2::is_few::<F>(task) {
         return avx2::run_few::<F>(task);
     }
@@ -62,7 +67,7 @@ pub(super) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
             sums[..rows.len()].fill([_mm512_setzero_ps(); PAIRS]);
             for start in (0..task.weight.columns).step_by(SPAN) {
                 let columns = start..task.weight.columns.min(start + SPAN);
-                decode::<F>(task, outputs.clone(), columns.clone(), &mut decoded);
+                decode::<F>(task, in_pairs, outputs.clone(), columns.clone(), &mut decoded);
                 multiply(task, rows.clone(), outputs.len(), columns, &decoded, &mut sums);
             }
             for (row, sums) in rows.clone().zip(&sums) {
@@ -72,18 +77,32 @@ pub(super) unsafe fn run<F: BlockFormat>(task: &Task<'_>) {
     }
 }
 
-/// Decodes the columns of a group of outputs.
+/// Decodes the columns of a group of outputs, `in_pairs` if the format and the CPU can.
 #[target_feature(enable = "avx512f,avx512dq,avx2,fma,f16c")]
-fn decode<F: BlockFormat>(task: &Task<'_>, outputs: Range<usize>, columns: Range<usize>, decoded: &mut Decoded) {
+fn decode<F: BlockFormat>(
+    task: &Task<'_>,
+    in_pairs: bool,
+    outputs: Range<usize>,
+    columns: Range<usize>,
+    decoded: &mut Decoded,
+) {
     let bytes = columns.start / F::BLOCK_LEN * F::BLOCK_BYTES..columns.end / F::BLOCK_LEN * F::BLOCK_BYTES;
     // The same columns of the next group: they are read while this span is multiplied.
     let ahead = if task.tuning.prefetch_ahead == 0 { 0 } else { GROUP_OUTPUTS * task.weight.row_bytes() };
+    let weights = |output: usize| &task.weight.row(output)[bytes.clone()];
+    outputs.clone().for_each(|output| avx2::prefetch_beyond(weights(output), ahead));
+    if in_pairs {
+        for (first, pair) in outputs.clone().step_by(2).zip(&mut decoded.0) {
+            let rows = [first, outputs.end.min(first + 2) - 1].map(weights);
+            // SAFETY: the caller has checked the CPU features.
+            unsafe { avx512_pairs::decode::<F>(rows, pair) };
+        }
+        return;
+    }
     for (index, output) in outputs.enumerate() {
-        let bytes = &task.weight.row(output)[bytes.clone()];
-        avx2::prefetch_beyond(bytes, ahead);
         let half = &mut decoded.0[index / 2][index % 2 * LANES..];
         // SAFETY: this function enables the CPU features.
-        unsafe { decode_row::<F>(bytes, half) };
+        unsafe { decode_row::<F>(weights(output), half) };
     }
 }
 

@@ -43,6 +43,8 @@ pub mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
+#[cfg(target_arch = "x86_64")]
+mod avx512_pairs;
 mod bfloat16;
 mod cases;
 mod few_rows;

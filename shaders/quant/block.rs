@@ -1,11 +1,11 @@
 //! The contract of a block format.
 
 #[cfg(target_arch = "x86_64")]
-use super::avx2;
-#[cfg(target_arch = "x86_64")]
 use super::integer::MAX_BLOCK_LEN;
 use super::integer::{IntegerBlock, IntegerLayout};
 use super::pack::Packing;
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, avx512};
 
 /// One block format: its sizes, and how the bytes of a block decode to values.
 pub trait BlockFormat {
@@ -23,6 +23,8 @@ pub trait BlockFormat {
     const NAME: &'static str;
     /// The layout of the integers in a block; `None` for formats that the integer kernels do not support.
     const INTEGERS: Option<IntegerLayout> = None;
+    /// Whether the format has a [`Self::decode_pair_avx512`].
+    const DECODES_PAIRS: bool = false;
     /// How values become blocks of the format.
     const PACKING: Packing = Packing::Never;
 
@@ -102,6 +104,21 @@ pub trait BlockFormat {
             Self::decode_eights_avx2(blocks[2], c);
             Self::decode_eights_avx2(blocks[3], d);
         }
+    }
+
+    /// Decodes one block of each of two rows inside a function compiled for AVX-512 (F, BW, DQ, VBMI). The values equal those of
+    /// [`Self::decode`], bit for bit.
+    ///
+    /// # Safety
+    /// The CPU must support these features.
+    ///
+    /// # Panics
+    /// When the format has none (see [`Self::DECODES_PAIRS`]).
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_pair_avx512(blocks: [&[u8]; 2], sink: &mut impl avx512::PairSink) {
+        let _ = (blocks, sink);
+        unreachable!("{} is not decoded in pairs", Self::NAME)
     }
 
     /// Decodes consecutive blocks inside a function compiled for AVX2, FMA and F16C.

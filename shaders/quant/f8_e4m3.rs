@@ -14,16 +14,19 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    __m256i, _mm256_and_si256, _mm256_castsi256_si128, _mm256_cmpeq_epi8, _mm256_cvtepi8_epi16, _mm256_cvtph_ps,
-    _mm256_extracti128_si256, _mm256_movemask_epi8, _mm256_mul_ps, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_ps,
-    _mm256_slli_epi16,
+    __m256i, __m512i, _mm256_and_si256, _mm256_castsi256_si128, _mm256_cmpeq_epi8, _mm256_cvtepi8_epi16,
+    _mm256_cvtph_ps, _mm256_extracti128_si256, _mm256_movemask_epi8, _mm256_mul_ps, _mm256_set1_epi8,
+    _mm256_set1_epi16, _mm256_set1_ps, _mm256_slli_epi16, _mm512_and_si512, _mm512_castsi256_si512,
+    _mm512_castsi512_ps, _mm512_inserti64x4, _mm512_loadu_si512, _mm512_mask_blend_ps, _mm512_mul_ps,
+    _mm512_permutex2var_epi8, _mm512_permutexvar_epi8, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_slli_epi32, _mm512_ternarylogic_epi32, _mm512_unpackhi_epi8, _mm512_unpacklo_epi8,
 };
 
-#[cfg(target_arch = "x86_64")]
-use super::avx2;
 use super::block::BlockFormat;
 #[cfg(target_arch = "x86_64")]
 use super::block::decode_in_memory;
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, avx512};
 
 /// 32 values in 36 bytes.
 pub struct F8E4M3;
@@ -45,6 +48,7 @@ impl BlockFormat for F8E4M3 {
     const GGML_ID: u32 = 0xf8e4_0003;
     const IS_IN_GGUF: bool = false;
     const NAME: &'static str = "F8_E4M3";
+    const DECODES_PAIRS: bool = true;
 
     #[inline(always)]
     fn decode(block: &[u8], out: &mut [f32]) {
@@ -78,6 +82,88 @@ impl BlockFormat for F8E4M3 {
             }
         }
     }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn decode_pair_avx512(blocks: [&[u8]; 2], sink: &mut impl avx512::PairSink) {
+        // SAFETY: the caller guarantees the CPU features.
+        unsafe {
+            let first = _mm512_castsi256_si512(avx2::load_32(&blocks[0][4..]));
+            let codes = _mm512_inserti64x4::<1>(first, avx2::load_32(&blocks[1][4..]));
+            let (low, high) = bfloat16_of(_mm512_permutexvar_epi8(load(&PAIR_ORDER), codes));
+            let second = _mm512_set1_ps(scale_of(blocks[1]));
+            let scales = _mm512_mask_blend_ps(0xff00, _mm512_set1_ps(scale_of(blocks[0])), second);
+            let upper_half = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+            // A BF16 value is the upper half of a float32.
+            let first = _mm512_unpacklo_epi8(low, high);
+            sink.take(0, _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(first)), scales));
+            sink.take(1, _mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(first, upper_half)), scales));
+            let second = _mm512_unpackhi_epi8(low, high);
+            sink.take(2, _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(second)), scales));
+            sink.take(3, _mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(second, upper_half)), scales));
+        }
+    }
+}
+
+/// The low and the high byte of every number without a sign, as a BF16 value, which has enough bits.
+#[cfg(target_arch = "x86_64")]
+static BFLOAT16_BYTES: [[[u8; 64]; 2]; 2] = {
+    let mut bytes = [[[0; 64]; 2]; 2];
+    let mut code = 0;
+    while code < 128 {
+        let bits = value(code as u8).to_bits().to_le_bytes();
+        bytes[0][code / 64][code % 64] = bits[2];
+        bytes[1][code / 64][code % 64] = bits[3];
+        code += 1;
+    }
+    bytes
+};
+
+/// For each byte of a register, which code of two blocks it receives. After the bytes of BF16 values are interleaved within
+/// quarters of the register, the even values of its low half are columns 0 to 7 of both blocks, the odd ones columns 8 to 15. The high
+/// half has the other columns.
+#[cfg(target_arch = "x86_64")]
+static PAIR_ORDER: [u8; 64] = {
+    let mut order = [0; 64];
+    let mut byte = 0;
+    while byte < 64 {
+        let (quarter, within) = (byte / 16, byte % 16);
+        let lane = 4 * quarter + within % 8 / 2;
+        let eight = within / 8 * 2 + within % 2;
+        order[byte] = (lane / 8 * 32 + eight * 8 + lane % 8) as u8;
+        byte += 1;
+    }
+    order
+};
+
+/// The low and the high bytes of 64 codes as BF16 values.
+///
+/// # Safety
+/// The CPU must support AVX-512 (F, BW, VBMI).
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn bfloat16_of(codes: __m512i) -> (__m512i, __m512i) {
+    const OR_OF_FIRST_AND_MASKED_SECOND: i32 = 0xf8;
+    let [low, high] = &BFLOAT16_BYTES;
+    // SAFETY: the caller guarantees the CPU features.
+    unsafe {
+        // The permutation ignores the upper bit of an index, which is the sign.
+        let low = _mm512_permutex2var_epi8(load(&low[0]), codes, load(&low[1]));
+        let high = _mm512_permutex2var_epi8(load(&high[0]), codes, load(&high[1]));
+        let sign = _mm512_set1_epi8(i8::MIN);
+        (low, _mm512_ternarylogic_epi32::<OR_OF_FIRST_AND_MASKED_SECOND>(high, codes, sign))
+    }
+}
+
+/// Loads 64 bytes.
+///
+/// # Safety
+/// The CPU must support AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn load(bytes: &[u8; 64]) -> __m512i {
+    // SAFETY: the load reads the 64 bytes; the caller guarantees the CPU features.
+    unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
 }
 
 #[inline(always)]
@@ -87,10 +173,10 @@ fn scale_of(block: &[u8]) -> f32 {
 
 /// The number that a code represents. Without branches, so that loops over it vectorise.
 #[inline(always)]
-fn value(code: u8) -> f32 {
+const fn value(code: u8) -> f32 {
     let magnitude = code & NOT_A_NUMBER;
-    let sign = u32::from(code ^ magnitude) << 24;
-    let number = (f32::from_bits(u32::from(magnitude) << 20) * SINGLE_BIAS).to_bits() | sign;
+    let sign = ((code ^ magnitude) as u32) << 24;
+    let number = (f32::from_bits((magnitude as u32) << 20) * SINGLE_BIAS).to_bits() | sign;
     f32::from_bits(if magnitude == NOT_A_NUMBER { f32::NAN.to_bits() } else { number })
 }
 

@@ -12,6 +12,8 @@ use std::str::FromStr;
 
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub mod avx512;
 mod block;
 mod cells;
 pub mod grid;

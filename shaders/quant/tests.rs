@@ -147,4 +147,53 @@ proptest! {
         dispatch!(format, F => unsafe { decode_avx2::<F>(bytes, &mut found) });
         assert_same_bits(format, &found, &expected);
     }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn decoding_two_rows_gives_the_same_bits_as_decoding_each(bytes in prop::collection::vec(any::<u8>(), 2 * 36)) {
+        for &format in Format::ALL {
+            dispatch!(format, F => assert_pairs_have_the_same_bits::<F>(format, &bytes));
+        }
+    }
+}
+
+/// Checks the decoder of two rows, if the format has one, with the bytes repeated to two blocks.
+#[cfg(target_arch = "x86_64")]
+fn assert_pairs_have_the_same_bits<F: BlockFormat>(format: Format, bytes: &[u8]) {
+    let has_features = is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vbmi");
+    if !F::DECODES_PAIRS || !has_features || !is_x86_feature_detected!("avx512dq") {
+        return;
+    }
+    let blocks: Vec<u8> = bytes.iter().copied().cycle().take(2 * F::BLOCK_BYTES).collect();
+    let (first, second) = blocks.split_at(F::BLOCK_BYTES);
+    let mut found = Pair(vec![0.0; 2 * F::BLOCK_LEN]);
+    // SAFETY: the check above ensures the CPU features.
+    unsafe { decode_pair::<F>([first, second], &mut found) };
+    let mut expected = vec![0.0; 2 * F::BLOCK_LEN];
+    format.dequantize(&blocks, &mut expected);
+    assert_same_bits(format, &found.0, &expected);
+}
+
+/// The values of a block of each of two rows: all of the first, then all of the second.
+#[cfg(target_arch = "x86_64")]
+struct Pair(Vec<f32>);
+
+#[cfg(target_arch = "x86_64")]
+impl avx512::PairSink for Pair {
+    #[inline(always)]
+    unsafe fn take(&mut self, eight: usize, values: std::arch::x86_64::__m512) {
+        let mut lanes = [0.0; 16];
+        // SAFETY: the array has the size of the register.
+        unsafe { std::arch::x86_64::_mm512_storeu_ps(lanes.as_mut_ptr(), values) };
+        let second = self.0.len() / 2;
+        self.0[8 * eight..][..8].copy_from_slice(&lanes[..8]);
+        self.0[second + 8 * eight..][..8].copy_from_slice(&lanes[8..]);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vbmi,avx2,fma,f16c")]
+fn decode_pair<F: BlockFormat>(blocks: [&[u8]; 2], sink: &mut Pair) {
+    // SAFETY: this function enables the CPU features.
+    unsafe { F::decode_pair_avx512(blocks, sink) };
 }
