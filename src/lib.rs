@@ -8,7 +8,8 @@
 //! - [`mod@format`]: GGUF, safetensors, Hugging Face directories, tokenizer, chat template
 //! - [`model`]: hyperparameters and one declarative file per family, built into a graph
 //! - [`adapters`]: low-rank adapters of a model
-//! - [`vision`]: images as input of a model
+//! - [`media`]: images and audio in prompts; [`vision`], [`audio`]: their encoders, which are [`tower`]s; [`projector`]: the encoders
+//!   of a file
 //! - [`graph`]: ops over values, and their memory layout
 //! - [`placement`]: which device computes which layers
 //! - [`backend`]: runs graphs on the CPU or a Vulkan device
@@ -36,6 +37,7 @@
 //! - [`cgroup`]: the limits of a container or service
 
 pub mod adapters;
+pub mod audio;
 pub mod backend;
 pub mod cache_unit;
 pub mod cancel;
@@ -54,11 +56,13 @@ pub mod importance;
 pub mod load;
 pub mod machine;
 pub mod mapped_file;
+pub mod media;
 pub mod memory;
 pub mod model;
 pub mod perplexity;
 pub mod placement;
 pub mod profile;
+pub mod projector;
 pub mod quantization_recipe;
 pub mod quantize;
 pub mod rerank;
@@ -66,5 +70,6 @@ pub mod roofline;
 pub mod sample;
 pub mod synthetic;
 pub mod threads;
+pub mod tower;
 pub mod tuning;
 pub mod vision;

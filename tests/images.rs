@@ -17,10 +17,11 @@ use cuelight::api::{ServerOptions, router};
 use cuelight::pipeline::executor::EngineHost;
 use cuelight::pipeline::policy::PolicyConfig;
 use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
-use cuelight::pipeline::simulated_vision::SimulatedVision;
-use cuelight::pipeline::simulation::{SimulatedModel, image_tokenizer};
-use cuelight::serving::images::ImageLimits;
+use cuelight::pipeline::simulated_media::SimulatedMedia;
+use cuelight::pipeline::simulation::{SimulatedModel, media_tokenizer};
+use cuelight::serving::media_limits::MediaLimits;
 use cuelight_engine::format::chat_template::ChatTemplate;
+use cuelight_engine::media::{MediaKind, MediaSpec};
 use image::{ImageFormat, Rgb, RgbImage};
 use serde_json::{Value, json};
 
@@ -37,16 +38,16 @@ const PARTS: &str = "{% for message in messages %}{{ message.role }}:{% if messa
 const TEXTS: &str = "{% for message in messages %}{{ message.role }}:{{ message.content }}\n{% endfor %}\
                      {% if add_generation_prompt %}assistant:{% endif %}";
 
-fn model_with(template: &str, vision: SimulatedVision) -> SimulatedModel {
-    let tokenizer = image_tokenizer();
+fn model_with(template: &str, vision: SimulatedMedia) -> SimulatedModel {
+    let tokenizer = media_tokenizer();
     let template =
         ChatTemplate::new(template, "", "").unwrap().with_plain_content(&tokenizer.markers(&[template])).unwrap();
     let model = SimulatedModel { chat_template: Some(Arc::new(template)), ..SimulatedModel::new(tokenizer) };
-    SimulatedModel { end_one_in: u64::MAX, ..model }.with_vision(vision)
+    SimulatedModel { end_one_in: u64::MAX, ..model }.with_media(vision)
 }
 
 fn model() -> SimulatedModel {
-    model_with(PARTS, SimulatedVision::default())
+    model_with(PARTS, SimulatedMedia::default())
 }
 
 /// A PNG file of one color.
@@ -84,7 +85,7 @@ fn answer_of(response: &Value) -> String {
 #[tokio::test]
 async fn rows_count_as_tokens_of_the_prompt_and_decide_the_answer() {
     let model = model();
-    let encoded = model.vision.as_ref().unwrap().encoded.clone();
+    let encoded = model.media.as_ref().unwrap().encoded.clone();
     let server = Server::start(model).await;
     let first = server.ok(CHAT, &chat(json!([image_url(1), text("what?")]))).await;
     // "user:", the image between its two tokens, "what?\n", "assistant:".
@@ -102,8 +103,8 @@ async fn rows_count_as_tokens_of_the_prompt_and_decide_the_answer() {
 #[tokio::test]
 async fn the_answer_is_the_same_with_any_chunk_size_and_in_a_batch() {
     for rows_see_each_other in [false, true] {
-        let mut vision = SimulatedVision::default();
-        vision.spec.rows_see_each_other = rows_see_each_other;
+        let images = Some(MediaSpec { rows_see_each_other, ..SimulatedMedia::spec(MediaKind::Image) });
+        let vision = SimulatedMedia { images, ..SimulatedMedia::default() };
         let body = |color: u8| chat(json!([text("one "), image_url(color), text(" two "), image_url(color + 1)]));
         let mut answers = Vec::new();
         for chunk in [1, 7, 512] {
@@ -127,7 +128,7 @@ async fn the_answer_is_the_same_with_any_chunk_size_and_in_a_batch() {
 #[tokio::test]
 async fn replicas_share_one_encoder() {
     let model = model();
-    let encoded = model.vision.as_ref().unwrap().encoded.clone();
+    let encoded = model.media.as_ref().unwrap().encoded.clone();
     let runtime = Runtime::start_replicas(vec![model.clone(), model], RuntimeOptions::default()).await.unwrap();
     assert!(runtime.wait_ready().await.is_ok());
     let server = Server { router: router(runtime.clone(), ServerOptions::new(MODEL)).unwrap(), runtime };
@@ -140,7 +141,7 @@ async fn replicas_share_one_encoder() {
 
 #[tokio::test]
 async fn a_template_of_texts_gets_the_placeholder_in_its_text() {
-    let server = Server::start(model_with(TEXTS, SimulatedVision::default())).await;
+    let server = Server::start(model_with(TEXTS, SimulatedMedia::default())).await;
     let answer = server.ok(CHAT, &chat(json!([text("a"), image_url(1), text("b")]))).await;
     assert_eq!(answer["usage"]["prompt_tokens"], 5 + 2 + 22 + 2 + 1 + 10, "lines divide texts and images");
 }
@@ -149,7 +150,7 @@ async fn a_template_of_texts_gets_the_placeholder_in_its_text() {
 async fn a_template_of_parts_gets_texts_as_parts() {
     let parts_only = "{% for message in messages %}{{ message.role }}:{% for part in message.content %}{% if part.type == 'image' %}\
                       <|image|>{% else %}{{ part.text }}{% endif %}{% endfor %}{{ '\\n' }}{% endfor %}assistant:";
-    let server = Server::start(model_with(parts_only, SimulatedVision::default())).await;
+    let server = Server::start(model_with(parts_only, SimulatedMedia::default())).await;
     let answer = server.ok(CHAT, &chat(json!("hello"))).await;
     assert_eq!(answer["usage"]["prompt_tokens"], 5 + 5 + 1 + 10);
     let system = json!({ "role": "system", "content": "be" });
@@ -211,7 +212,7 @@ async fn every_protocol_takes_images() {
 #[tokio::test]
 async fn results_of_tools_may_have_images() {
     let calls = "{% for call in message.tool_calls or [] %}{{ call.function.name }}{% endfor %}{{ '\n' }}";
-    let server = Server::start(model_with(&PARTS.replace("{{ '\n' }}", calls), SimulatedVision::default())).await;
+    let server = Server::start(model_with(&PARTS.replace("{{ '\n' }}", calls), SimulatedMedia::default())).await;
     let tool_use = json!({ "type": "tool_use", "id": "t1", "name": "look", "input": {} });
     let image =
         json!({ "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": base64(1) } });
@@ -259,8 +260,8 @@ async fn a_model_without_a_vision_tower_says_so_in_every_protocol() {
 
 #[tokio::test]
 async fn images_that_cannot_be_used_are_refused_with_the_field_and_the_reason() {
-    let limits = ImageLimits { count: 2, bytes: 2000, pixels: 1000, ..ImageLimits::default() };
-    let options = ServerOptions { images: limits, ..ServerOptions::new(MODEL) };
+    let limits = MediaLimits { images: 2, image_bytes: 2000, image_pixels: 1000, ..MediaLimits::default() };
+    let options = ServerOptions { media: limits, ..ServerOptions::new(MODEL) };
     let server = Server::start_with(model(), RuntimeOptions::default(), options).await;
     let url = |bytes: &[u8]| format!("data:image/png;base64,{}", STANDARD.encode(bytes));
     let noise: Vec<u8> = (0..3000_u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -302,9 +303,12 @@ async fn an_image_is_loaded_from_an_allowed_host_without_following_redirects() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, pages).await });
-    let limits =
-        ImageLimits { bytes: 5000, hosts: vec![address.to_string().parse().unwrap()].into(), ..ImageLimits::default() };
-    let options = ServerOptions { images: limits, ..ServerOptions::new(MODEL) };
+    let limits = MediaLimits {
+        image_bytes: 5000,
+        hosts: vec![address.to_string().parse().unwrap()].into(),
+        ..MediaLimits::default()
+    };
+    let options = ServerOptions { media: limits, ..ServerOptions::new(MODEL) };
     let server = Server::start_with(model(), RuntimeOptions::default(), options).await;
     let at = |host: &str, path: &str| {
         chat(json!([{ "type": "image_url", "image_url": format!("http://{host}/{path}") }, text("hi")]))
@@ -342,10 +346,10 @@ async fn the_descriptions_of_a_model_say_that_it_takes_images() {
 
 #[tokio::test]
 async fn a_lost_encoder_is_restarted_and_an_image_that_kills_it_each_time_is_given_up() {
-    let once = SimulatedVision { panics: Some(Arc::new(|number| number == 0)), ..SimulatedVision::default() };
+    let once = SimulatedMedia { panics: Some(Arc::new(|number| number == 0)), ..SimulatedMedia::default() };
     let server = Server::start(SimulatedModel { host: EngineHost::Thread, ..model_with(PARTS, once) }).await;
     server.ok(CHAT, &chat(json!([image_url(1)]))).await;
-    let deadly = SimulatedVision { panics: Some(Arc::new(|number| number < 3)), ..SimulatedVision::default() };
+    let deadly = SimulatedMedia { panics: Some(Arc::new(|number| number < 3)), ..SimulatedMedia::default() };
     let encoded = deadly.encoded.clone();
     let server = Server::start(SimulatedModel { host: EngineHost::Thread, ..model_with(PARTS, deadly) }).await;
     let answer = server.post(CHAT, &chat(json!([image_url(1)]))).await;
@@ -356,7 +360,7 @@ async fn a_lost_encoder_is_restarted_and_an_image_that_kills_it_each_time_is_giv
 
 #[tokio::test]
 async fn an_image_whose_client_has_left_is_not_computed() {
-    let slow = SimulatedVision { image_time: Duration::from_millis(500), ..SimulatedVision::default() };
+    let slow = SimulatedMedia { item_time: Duration::from_millis(500), ..SimulatedMedia::default() };
     let encoded = slow.encoded.clone();
     let server = Server::start(SimulatedModel { host: EngineHost::Thread, ..model_with(PARTS, slow) }).await;
     let bodies = [1, 2].map(|image| chat(json!([image_url(image)])));

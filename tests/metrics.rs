@@ -13,7 +13,7 @@ use cuelight::metrics::exposition::{Compat, Exposition};
 use cuelight::metrics::vllm::{self, alias_names};
 use cuelight::pipeline::kv_store::KvStoreOptions;
 use cuelight::pipeline::runtime::RuntimeOptions;
-use cuelight::pipeline::simulated_vision::SimulatedVision;
+use cuelight::pipeline::simulated_media::SimulatedMedia;
 use cuelight::pipeline::simulation::SimulatedModel;
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ async fn scrape_after(requests: usize, compat: Compat) -> String {
     let options = ServerOptions { metrics: Some(exposition), ..ServerOptions::new(MODEL) };
     let runtime = RuntimeOptions { model_id: MODEL.into(), ..RuntimeOptions::default() };
     let model = SimulatedModel { end_one_in: u64::MAX, step_time: Duration::from_millis(3), ..model() };
-    let model = model.with_vision(SimulatedVision::default());
+    let model = model.with_media(SimulatedMedia::default());
     let server = Server::start_with(model, runtime, options).await;
     for _ in 0..requests {
         // Longer than a KV block, so that later calls find a cached prefix.

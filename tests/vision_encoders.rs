@@ -16,7 +16,9 @@ use cuelight_engine::format::gguf::write::GgufBuilder;
 use cuelight_engine::load::{
     self, ActivationBits, ComputeDevice, Kernel, KvType, LoadCancel, LoadError, LoadOptions, Tuning, VulkanOptions,
 };
-use cuelight_engine::vision::{ImageError, ImagePart, PreparedImage, RgbImage, Tile, VisionOptions, plan};
+use cuelight_engine::media::MediaPart;
+use cuelight_engine::tower::TowerOptions;
+use cuelight_engine::vision::{ImageError, PreparedImage, RgbImage, Tile, plan};
 use proptest::prelude::*;
 use serde::Deserialize;
 
@@ -98,8 +100,8 @@ impl Expected {
     }
 }
 
-fn options(path: PathBuf) -> VisionOptions {
-    VisionOptions {
+fn options(path: PathBuf) -> TowerOptions {
+    TowerOptions {
         path,
         device: ComputeDevice::Cpu,
         threads: 2,
@@ -119,8 +121,8 @@ fn image(width: u32, height: u32) -> RgbImage {
 
 /// The text with a token for each row.
 fn text(image: &PreparedImage, row_token: &str) -> String {
-    let of_part = |part: &ImagePart| match part {
-        ImagePart::Text(text) => text.clone(),
+    let of_part = |part: &MediaPart| match part {
+        MediaPart::Text(text) => text.clone(),
         rows => row_token.repeat(rows.rows()),
     };
     image.parts.iter().map(of_part).collect()
@@ -164,7 +166,7 @@ fn images_are_prepared_as_by_transformers() {
     for expected in all() {
         let preparation = plan(&options(expected.path("mmproj.gguf"))).unwrap().preparation();
         let spec = preparation.spec();
-        assert_eq!((&spec.row_token, &spec.placeholder), (&expected.row_token, &expected.placeholder));
+        assert_eq!((&spec.row_tokens, &spec.placeholder), (&vec![expected.row_token.clone()], &expected.placeholder));
         assert_eq!(spec.width, expected.width);
         for of_image in &expected.images {
             let prepared = preparation.prepare(&image(of_image.width, of_image.height)).unwrap();
@@ -184,10 +186,10 @@ fn images_are_prepared_as_by_transformers() {
 }
 
 /// Compares the rows of all images.
-fn check(expected: &Expected, file: &str, options: VisionOptions, gate: f32) {
+fn check(expected: &Expected, file: &str, options: TowerOptions, gate: f32) {
     let planned = plan(&options).unwrap_or_else(|error| panic!("{error}"));
     let preparation = planned.preparation();
-    assert!(planned.bytes() > 0);
+    assert!(planned.tower().bytes() > 0);
     let mut encoder = planned.load(&LoadCancel::default()).unwrap_or_else(|error| panic!("{error}"));
     for of_image in expected.images.iter().filter(|image| !image.rows.is_empty()) {
         let prepared = preparation.prepare(&image(of_image.width, of_image.height)).unwrap();
@@ -206,7 +208,7 @@ fn check(expected: &Expected, file: &str, options: VisionOptions, gate: f32) {
 fn rows_agree_with_transformers_on_every_kernel() {
     for expected in all() {
         for kernel in Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported()) {
-            let on_kernel = |file: &str| VisionOptions { kernel, ..options(expected.path(file)) };
+            let on_kernel = |file: &str| TowerOptions { kernel, ..options(expected.path(file)) };
             check(&expected, "mmproj.gguf", on_kernel("mmproj.gguf"), GATE);
             for file in &expected.rounded {
                 check(&expected, file, on_kernel(file), DEVICE_GATE);
@@ -236,7 +238,7 @@ fn rows_agree_with_transformers_on_a_device() {
         return;
     }
     for expected in all() {
-        let on_device = |file: &str| VisionOptions { device: ComputeDevice::Vulkan(0), ..options(expected.path(file)) };
+        let on_device = |file: &str| TowerOptions { device: ComputeDevice::Vulkan(0), ..options(expected.path(file)) };
         for file in ["mmproj.gguf"].into_iter().chain(expected.rounded.iter().map(String::as_str)) {
             check(&expected, file, on_device(file), DEVICE_GATE);
         }
@@ -244,8 +246,8 @@ fn rows_agree_with_transformers_on_a_device() {
 }
 
 /// The positions by which a model rotates the tokens of a prompt, if the rows of its image are a grid.
-fn rope_positions(tokens: &[TokenId], row_token: TokenId, parts: &[ImagePart]) -> Vec<[u32; 3]> {
-    let [ImagePart::Grid([columns, rows])] = parts else { return Vec::new() };
+fn rope_positions(tokens: &[TokenId], row_token: TokenId, parts: &[MediaPart]) -> Vec<[u32; 3]> {
+    let [MediaPart::Grid([columns, rows])] = parts else { return Vec::new() };
     let first = tokens.iter().position(|token| *token == row_token).unwrap();
     let after = first + columns * rows;
     let of = |index: usize| match index {
@@ -261,7 +263,7 @@ fn log_probabilities(
     expected: &Expected,
     prompt: &ExpectedPrompt,
     rows: Arc<[f32]>,
-    parts: &[ImagePart],
+    parts: &[MediaPart],
 ) -> Vec<Vec<f32>> {
     let positions = rope_positions(&prompt.tokens, expected.row_token_id, parts);
     let options = LoadOptions {
@@ -328,7 +330,7 @@ fn prompts_with_an_image_have_the_log_probabilities_of_transformers() {
 fn a_text_model_is_not_a_vision_tower() {
     let expected = all().remove(0);
     let Err(error) = plan(&options(expected.path("text.gguf"))) else { panic!("it has no tower") };
-    assert!(matches!(error, LoadError::Vision(_)), "{error}");
+    assert!(matches!(error, LoadError::Tower(_)), "{error}");
     assert!(error.to_string().contains("\"clip\""), "{error}");
 }
 
@@ -408,7 +410,7 @@ proptest! {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), bytes).unwrap();
         if let Ok(planned) = plan(&options(file.path().to_owned())) {
-            prop_assert!(planned.bytes() < 1 << 40);
+            prop_assert!(planned.tower().bytes() < 1 << 40);
             prop_assert!(planned.preparation().prepare(&image(20, 10)).is_ok());
         }
     }

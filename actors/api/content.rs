@@ -1,19 +1,20 @@
-//! The content of a message while it is read: texts, and places for images.
+//! The content of a message while it is read: texts, and places for media.
 
+use cuelight_engine::media::MediaKind;
 use serde_json::{Value, json};
 
 use super::fields::{Fields, missing, wrong_type};
 use crate::serving::error::ApiError;
-use crate::serving::image_source::{ImageField, ImageSource};
+use crate::serving::media_source::{MediaField, MediaSource};
 
-/// Texts and images in their order. The images themselves are in another list, in the same order.
+/// Texts and media in their order. The media themselves are in another list, in the same order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Content(Vec<Part>);
 
 #[derive(Debug, Clone, PartialEq)]
 enum Part {
     Text(String),
-    Image,
+    Media(MediaKind),
 }
 
 impl Content {
@@ -22,9 +23,9 @@ impl Content {
         Content(vec![Part::Text(text.into())])
     }
 
-    /// A number of images.
-    pub fn images(count: usize) -> Self {
-        Content(vec![Part::Image; count])
+    /// Media of these kinds.
+    pub fn media(kinds: impl IntoIterator<Item = MediaKind>) -> Self {
+        Content(kinds.into_iter().map(Part::Media).collect())
     }
 
     /// Adds a text, after a separator if there is text directly before it.
@@ -40,9 +41,9 @@ impl Content {
         }
     }
 
-    /// Adds an image.
-    pub fn push_image(&mut self) {
-        self.0.push(Part::Image);
+    /// Adds a media item.
+    pub fn push_media(&mut self, kind: MediaKind) {
+        self.0.push(Part::Media(kind));
     }
 
     /// Adds all of another content; a separator is between texts that meet.
@@ -50,17 +51,17 @@ impl Content {
         for part in other.0 {
             match part {
                 Part::Text(text) => self.push_text(separator, &text),
-                Part::Image => self.push_image(),
+                Part::Media(kind) => self.push_media(kind),
             }
         }
     }
 
-    /// Whether it has an image.
-    pub fn has_images(&self) -> bool {
-        self.0.contains(&Part::Image)
+    /// Whether it has media.
+    pub fn has_media(&self) -> bool {
+        self.0.iter().any(|part| matches!(part, Part::Media(_)))
     }
 
-    /// Whether it has neither an image nor a text other than white space.
+    /// Whether it has neither a media item nor a text other than white space.
     pub fn is_blank(&self) -> bool {
         self.0.iter().all(|part| matches!(part, Part::Text(text) if text.trim().is_empty()))
     }
@@ -70,14 +71,14 @@ impl Content {
         self.0.into_iter().filter_map(|part| if let Part::Text(text) = part { Some(text) } else { None }).collect()
     }
 
-    /// The content as chat templates expect it: a string, or a list of parts if it has images.
+    /// The content as chat templates expect it: a string, or a list of parts if it has media.
     pub fn json(self) -> Value {
-        if !self.has_images() {
+        if !self.has_media() {
             return Value::String(self.into_text());
         }
         let part = |part| match part {
             Part::Text(text) => json!({ "type": "text", "text": text }),
-            Part::Image => json!({ "type": "image" }),
+            Part::Media(kind) => json!({ "type": kind.part_type() }),
         };
         self.0.into_iter().filter(|part| !matches!(part, Part::Text(text) if text.is_empty())).map(part).collect()
     }
@@ -87,35 +88,70 @@ impl Content {
 ///
 /// # Errors
 /// [`ApiError::InvalidRequest`] that names the field.
-pub(super) fn read_image_url(part: &Fields<'_>, kind: &'static str) -> Result<ImageField, ApiError> {
-    let path = part.path("image_url");
-    let (url, path) = match part.get("image_url") {
-        Some(Value::String(url)) => (url.as_str(), path),
-        Some(Value::Object(_)) => {
-            let object = part.object("image_url")?.ok_or_else(|| missing(&path, "the image's URL"))?;
-            let path = object.path("url");
-            (object.string("url")?.ok_or_else(|| missing(&path, "the image's URL"))?, path)
-        }
-        Some(other) => return Err(wrong_type(&path, "a URL, or an object with one", other)),
-        None if part.get("file_id").is_some() => {
-            let param = part.path("file_id");
-            let message =
-                format!("`{param}` is not supported: this server keeps no files; send the image in `image_url`");
-            return Err(ApiError::Unsupported { param, message });
-        }
-        None => return Err(missing(&path, "the image's URL")),
-    };
-    Ok(ImageField { source: ImageSource::of_url(url, &path)?, path, kind_path: part.path("type"), kind: Some(kind) })
+pub(super) fn read_image_url(part: &Fields<'_>, kind: &'static str) -> Result<MediaField, ApiError> {
+    if part.get("image_url").is_none() && part.get("file_id").is_some() {
+        let param = part.path("file_id");
+        let message = format!("`{param}` is not supported: this server keeps no files; send the image in `image_url`");
+        return Err(ApiError::Unsupported { param, message });
+    }
+    read_url(part, "image_url", (MediaKind::Image, kind))
 }
 
-/// Refuses images where only texts may stand.
+/// Reads `audio_url` of a part, vLLM's form of audio: a URL, or an object with one.
+///
+/// # Errors
+/// As [`read_image_url`].
+pub(super) fn read_audio_url(part: &Fields<'_>) -> Result<MediaField, ApiError> {
+    read_url(part, "audio_url", (MediaKind::Audio, "audio_url"))
+}
+
+fn read_url(
+    part: &Fields<'_>,
+    name: &'static str,
+    (media, kind): (MediaKind, &'static str),
+) -> Result<MediaField, ApiError> {
+    let what = format!("the URL of the {}", media.one());
+    let path = part.path(name);
+    let (url, path) = match part.get(name) {
+        Some(Value::String(url)) => (url.as_str(), path),
+        Some(Value::Object(_)) => {
+            let object = part.object(name)?.ok_or_else(|| missing(&path, &what))?;
+            let path = object.path("url");
+            (object.string("url")?.ok_or_else(|| missing(&path, &what))?, path)
+        }
+        Some(other) => return Err(wrong_type(&path, "a URL, or an object with one", other)),
+        None => return Err(missing(&path, &what)),
+    };
+    let source = MediaSource::of_url(url, media, &path)?;
+    Ok(MediaField { media, source, path, kind_path: part.path("type"), kind: Some(kind) })
+}
+
+/// Reads `input_audio` of a part, OpenAI's form of audio: base64 and the name of its format, which the file itself says.
+///
+/// # Errors
+/// As [`read_image_url`].
+pub(super) fn read_input_audio(part: &Fields<'_>) -> Result<MediaField, ApiError> {
+    const NAME: &str = "input_audio";
+    let audio = part.object(NAME)?.ok_or_else(|| missing(&part.path(NAME), "an object with `data` and `format`"))?;
+    let path = audio.path("data");
+    let data = audio.string("data")?.ok_or_else(|| missing(&path, "the file of the audio in base64"))?;
+    // Some clients send a data URL.
+    let source = match data.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("data:")) {
+        true => MediaSource::of_url(data, MediaKind::Audio, &path)?,
+        false => MediaSource::Base64(data.to_owned()),
+    };
+    Ok(MediaField { media: MediaKind::Audio, source, path, kind_path: part.path("type"), kind: Some(NAME) })
+}
+
+/// Refuses media where only texts may stand.
 ///
 /// # Errors
 /// [`ApiError::Unsupported`] that names the first.
-pub(super) fn refuse_images(images: &[ImageField]) -> Result<(), ApiError> {
-    let Some(image) = images.first() else { return Ok(()) };
-    let param = image.kind_path.clone();
-    let message = format!("`{param}`: only messages of users and results of tools may have images");
+pub(super) fn refuse_media(media: &[MediaField]) -> Result<(), ApiError> {
+    let Some(item) = media.first() else { return Ok(()) };
+    let param = item.kind_path.clone();
+    let several = item.media.several();
+    let message = format!("`{param}`: only messages of users and results of tools may have {several}");
     Err(ApiError::Unsupported { param, message })
 }
 
@@ -124,18 +160,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn content_is_a_string_unless_it_has_images() {
+    fn content_is_a_string_unless_it_has_media() {
         let mut content = Content::default();
         content.push_text("\n", "a");
         content.push_text("\n", "b");
         assert_eq!(content.clone().json(), json!("a\nb"));
-        content.push_image();
+        content.push_media(MediaKind::Audio);
         content.push_text("\n", "c");
         content.append("\n", Content::text("d"));
         let text = |text| json!({ "type": "text", "text": text });
-        assert_eq!(content.json(), json!([text("a\nb"), { "type": "image" }, text("c\nd")]));
-        assert_eq!(Content::images(1).json(), json!([{ "type": "image" }]));
-        assert!(Content::text(" ").is_blank() && !Content::images(1).is_blank());
+        assert_eq!(content.json(), json!([text("a\nb"), { "type": "audio" }, text("c\nd")]));
+        assert_eq!(Content::media([MediaKind::Image]).json(), json!([{ "type": "image" }]));
+        assert!(Content::text(" ").is_blank() && !Content::media([MediaKind::Image]).is_blank());
     }
 
     #[test]
@@ -145,7 +181,7 @@ mod tests {
             Ok::<_, ApiError>((read.path, read.source))
         };
         let data = "data:image/png;base64,aGk=";
-        let source = ImageSource::Base64("aGk=".to_owned());
+        let source = MediaSource::Base64("aGk=".to_owned());
         assert_eq!(read(json!({ "image_url": data })).ok(), Some(("part.image_url".to_owned(), source.clone())));
         let object = json!({ "image_url": { "url": data, "detail": "low" } });
         assert_eq!(read(object).ok(), Some(("part.image_url.url".to_owned(), source)));
@@ -164,6 +200,31 @@ mod tests {
                 }
                 other => panic!("{other:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn audio_is_base64_or_a_url() {
+        let read = |part: Value| {
+            let part = Fields::of(&part, "part".to_owned())?;
+            if part.get("audio_url").is_some() { read_audio_url(&part) } else { read_input_audio(&part) }
+        };
+        let source = MediaSource::Base64("UklGRg==".to_owned());
+        for (part, path) in [
+            (json!({ "input_audio": { "data": "UklGRg==", "format": "wav" } }), "part.input_audio.data"),
+            (json!({ "input_audio": { "data": "data:audio/wav;base64,UklGRg==" } }), "part.input_audio.data"),
+            (json!({ "audio_url": { "url": "data:audio/wav;base64,UklGRg==" } }), "part.audio_url.url"),
+        ] {
+            match read(part) {
+                Ok(field) => assert_eq!(
+                    (field.path.as_str(), field.source, field.media),
+                    (path, source.clone(), MediaKind::Audio)
+                ),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        for part in [json!({}), json!({ "input_audio": "UklGRg==" }), json!({ "input_audio": { "format": "wav" } })] {
+            assert!(read(part.clone()).is_err(), "{part}");
         }
     }
 }

@@ -11,6 +11,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use cuelight_engine::load::LoadProgress;
+use cuelight_engine::media::MediaKind;
 use serde_json::{Value, json};
 
 use super::extract::JsonBody;
@@ -137,9 +138,8 @@ fn describe_openai(server: &Server, info: &ModelInfo, id: &str) -> Value {
             let makes = if model.card.embedding.relevance.is_some() { "rerank" } else { "embedding" };
             described["architecture"]["output_modalities"] = json!([makes]);
         }
-        if model.images.is_some() {
-            described["architecture"]["input_modalities"] = json!(["text", "image"]);
-        }
+        let media = MediaKind::ALL.into_iter().filter(|kind| model.takes(*kind)).map(MediaKind::part_type);
+        described["architecture"]["input_modalities"] = ["text"].into_iter().chain(media).collect();
         described["max_model_len"] = json!(model.limits.context_tokens);
         described["meta"] = json!({
             "name": model.card.name,

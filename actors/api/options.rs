@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::connections::ConnectionOptions;
 use crate::metrics::exposition::Exposition;
 use crate::pipeline::kv_store::SharedBlocks;
-use crate::serving::images::ImageLimits;
+use crate::serving::media_limits::MediaLimits;
 
 /// How the API behaves. What the model can do is set by the runtime's options.
 #[derive(Clone)]
@@ -45,8 +45,8 @@ pub struct ServerOptions {
     pub allow_lora_loading: bool,
     /// Longest time for one request. `None`: no limit.
     pub request_timeout: Option<Duration>,
-    /// Limits of the images of a request.
-    pub images: ImageLimits,
+    /// Limits of the media of a request.
+    pub media: MediaLimits,
     /// How long the requests of a model that is being unloaded may continue.
     pub drain_timeout: Duration,
     /// Whether `/` shows a chat page to browsers.
@@ -95,7 +95,7 @@ impl Default for ServerOptions {
             tenant_isolation: false,
             allow_lora_loading: false,
             request_timeout: None,
-            images: ImageLimits::default(),
+            media: MediaLimits::default(),
             drain_timeout: Self::DRAIN_TIMEOUT,
             chat_page: true,
             shared_blocks: None,

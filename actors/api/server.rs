@@ -41,7 +41,7 @@ impl Server {
         ServingLimits {
             highest_priority: options.highest_priority,
             request_timeout: options.request_timeout,
-            images: options.images.clone(),
+            media: options.media.clone(),
         }
     }
 

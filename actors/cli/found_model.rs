@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use cuelight_engine::load::LoadOptions;
 
+use super::media::{self, MediaSettings};
 use super::model::{GgufModel, recommended_by};
-use super::vision::{self, VisionSettings};
 use crate::hub::HubStore;
 use crate::models::{ModelFactory, PlanError, PlannedModel};
 
@@ -18,8 +18,8 @@ pub struct FoundModel {
     pub link: PathBuf,
     /// How it is loaded.
     pub options: LoadOptions,
-    /// How it takes images.
-    pub vision: VisionSettings,
+    /// How it takes media.
+    pub media: MediaSettings,
     /// How often it is loaded.
     pub replicas: NonZeroUsize,
     /// Knows which of the directory's models clients have downloaded.
@@ -31,8 +31,8 @@ impl ModelFactory for FoundModel {
         let published = self.store.published(&self.link).map_err(|error| PlanError::Unusable(error.to_string()))?;
         let projector = published.projector.clone();
         let options = recommended_by(published, self.options.clone());
-        let found = self.vision.find(&options, projector).map_err(PlanError::Unusable)?.map(Arc::new);
-        let options = vision::with_vision(options, found.as_deref(), self.replicas);
-        GgufModel::new(options, self.replicas).with_vision(found).plan(limit)
+        let found = self.media.find(&options, projector).map_err(PlanError::Unusable)?.map(Arc::new);
+        let options = media::with_media(options, found.as_deref(), self.replicas);
+        GgufModel::new(options, self.replicas).with_media(found).plan(limit)
     }
 }

@@ -25,6 +25,7 @@ mod list;
 mod load;
 mod lora;
 mod man;
+mod media;
 mod model;
 mod model_help;
 mod model_name;
@@ -51,7 +52,6 @@ mod text_file;
 mod tokenize;
 mod tuning;
 mod unknown_flags;
-mod vision;
 mod w8a8;
 mod word_wrap;
 

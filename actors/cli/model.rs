@@ -19,8 +19,8 @@ use indicatif::ProgressBar;
 
 use super::draft::{self, DraftFile};
 use super::hints::explain_load;
+use super::media::{self, MediaFile};
 use super::tuning::Tuned;
-use super::vision::{self, VisionFile};
 use super::{CliError, Context, lora, quantized, template_worker};
 use crate::config::{Config, Origin};
 use crate::hub::ollama::Published;
@@ -28,7 +28,7 @@ use crate::models::{ModelFactory, PlanError, PlannedModel};
 use crate::pipeline::adapters::{AdapterSpec, Adapters};
 use crate::pipeline::kv_store::KvStoreOptions;
 use crate::pipeline::loader::{ModelSource, SourceError};
-use crate::pipeline::model_source::{DraftModel, VisionModel};
+use crate::pipeline::model_source::{DraftModel, MediaModel};
 use crate::pipeline::planned_file::PlannedFile;
 use crate::pipeline::policy::PolicyConfig;
 use crate::pipeline::runtime::RuntimeOptions;
@@ -144,7 +144,7 @@ pub fn runtime_options(config: &Config) -> RuntimeOptions {
         client_stall_timeout: config.client_stall_timeout,
         step_timeout: config.step_timeout,
         overlap: config.overlap,
-        image_cache_bytes: usize::try_from(config.image_cache.0).unwrap_or(usize::MAX),
+        media_cache_bytes: usize::try_from(config.image_cache.0).unwrap_or(usize::MAX),
         ..RuntimeOptions::default()
     }
 }
@@ -176,8 +176,8 @@ pub fn plan(model: &str, detail: PlanDetail, context: &Context) -> Result<GgufSo
         return Err(CliError::Usage("a conversation has one adapter: name one with --lora".to_owned()));
     }
     let options = LoadOptions { adapters, ..file_options(model, context)? };
-    let found = vision::of_config(model, &options, context)?;
-    let options = vision::with_vision(options, found.as_deref(), NonZeroUsize::MIN);
+    let found = media::of_config(model, &options, context)?;
+    let options = media::with_media(options, found.as_deref(), NonZeroUsize::MIN);
     let (options, draft) = with_draft(options, context)?;
     let plan = load::plan(&options).map_err(CliError::other)?;
     check_vocabulary(draft.as_deref(), &plan)?;
@@ -188,7 +188,7 @@ pub fn plan(model: &str, detail: PlanDetail, context: &Context) -> Result<GgufSo
     warn_of_context(&plan, context);
     let bar = LoadingBar::new(loading_bar(plan.memory(), context), 1);
     let adapters = specs.map(|specs| Arc::new(Adapters::new(specs)));
-    Ok(GgufSource { adapters, draft, vision: found, ..GgufSource::new(plan, &bar) })
+    Ok(GgufSource { adapters, draft, media: found, ..GgufSource::new(plan, &bar) })
 }
 
 /// Plans a model with all of its replicas within `limit` bytes of host memory, which other models leave to it. Of these,
@@ -207,11 +207,11 @@ pub fn plan_within(
     let options = file_options(model, context)?;
     let tiers = tier_memory(&context.config);
     let options = LoadOptions { request_bytes: request_bytes / replicas, tiers, adapters, ..options };
-    let found = vision::of_config(model, &options, context)?;
-    let options = vision::with_vision(options, found.as_deref(), context.config.replicas);
+    let found = media::of_config(model, &options, context)?;
+    let options = media::with_media(options, found.as_deref(), context.config.replicas);
     let (options, draft) = with_draft(options, context)?;
     let factory = GgufModel { adapters: specs, draft, ..GgufModel::new(options, context.config.replicas) };
-    let factory = factory.with_vision(found);
+    let factory = factory.with_media(found);
     let plans = factory.plans(limit).map_err(CliError::other)?;
     if let Some(plan) = plans.first() {
         check_vocabulary(factory.draft.as_deref(), plan)?;
@@ -313,21 +313,21 @@ pub struct GgufModel {
     adapters: Option<Vec<AdapterSpec>>,
     /// The model that drafts tokens for it.
     draft: Option<Arc<DraftFile>>,
-    /// Its vision tower.
-    vision: Option<Arc<VisionFile>>,
+    /// Its encoders of media.
+    media: Option<Arc<MediaFile>>,
 }
 
 impl GgufModel {
     /// The file that the options name, loaded `replicas` times.
     #[must_use]
     pub fn new(options: LoadOptions, replicas: NonZeroUsize) -> Self {
-        GgufModel { options, replicas, adapters: None, draft: None, vision: None }
+        GgufModel { options, replicas, adapters: None, draft: None, media: None }
     }
 
-    /// The model with a vision tower, whose memory the options have.
+    /// The model with encoders of media, whose memory the options have.
     #[must_use]
-    pub fn with_vision(self, vision: Option<Arc<VisionFile>>) -> Self {
-        GgufModel { vision, ..self }
+    pub fn with_media(self, media: Option<Arc<MediaFile>>) -> Self {
+        GgufModel { media, ..self }
     }
 
     /// A source for each of the planned replicas. They share their adapters.
@@ -337,7 +337,7 @@ impl GgufModel {
         let source = |plan| GgufSource {
             adapters: adapters.clone(),
             draft: self.draft.clone(),
-            vision: self.vision.clone(),
+            media: self.media.clone(),
             ..GgufSource::new(plan, &bar)
         };
         PlannedModel::replicated(memory, plans.into_iter().map(source).collect())
@@ -372,12 +372,12 @@ pub struct GgufSource {
     bar: Arc<LoadingBar>,
     adapters: Option<Arc<Adapters>>,
     draft: Option<Arc<DraftFile>>,
-    vision: Option<Arc<VisionFile>>,
+    media: Option<Arc<MediaFile>>,
 }
 
 impl GgufSource {
     fn new(plan: LoadPlan, bar: &Arc<LoadingBar>) -> Self {
-        GgufSource { file: PlannedFile::new(plan), bar: bar.clone(), adapters: None, draft: None, vision: None }
+        GgufSource { file: PlannedFile::new(plan), bar: bar.clone(), adapters: None, draft: None, media: None }
     }
 
     fn load_first(
@@ -448,8 +448,8 @@ impl ModelSource for GgufSource {
         self.draft.clone().map(|draft| draft as Arc<dyn DraftModel>)
     }
 
-    fn vision_model(&self) -> Option<Arc<dyn VisionModel>> {
-        self.vision.clone().map(|vision| vision as Arc<dyn VisionModel>)
+    fn media_model(&self) -> Option<Arc<dyn MediaModel>> {
+        self.media.clone().map(|media| media as Arc<dyn MediaModel>)
     }
 
     fn load(

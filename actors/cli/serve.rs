@@ -15,7 +15,7 @@ use futures_util::future::try_join_all;
 
 use crate::api::{self, ApiKey, ConnectionOptions, LiveOptions, ServerOptions};
 use crate::config::flags::{Flags, ServeFlags};
-use crate::config::{Config, Given, Origin};
+use crate::config::{ByteSize, Config, Given, Origin};
 use crate::core::kv_transfer::PeerAddress;
 use crate::hub::HubStore;
 use crate::hub::ollama::OllamaName;
@@ -28,16 +28,16 @@ use crate::pipeline::kv_store::{
 };
 use crate::pipeline::runtime::RuntimeOptions;
 use crate::recording::Recorder;
-use crate::serving::image_fetch::{ImageHost, InvalidImageHost};
-use crate::serving::images::ImageLimits;
+use crate::serving::media_host::{InvalidMediaHost, MediaHost};
+use crate::serving::media_limits::MediaLimits;
 use crate::trace::{self, Tracer};
 
 use super::api_keys::api_keys;
 use super::found_model::FoundModel;
 use super::hints::over_budget;
+use super::media::MediaSettings;
 use super::model;
 use super::server_memory::{request_memory, response_store};
-use super::vision::VisionSettings;
 use super::{CliError, ConfigSource, Context, async_runtime, model_help, open_files, ready};
 
 /// Serve models over HTTP with the APIs of OpenAI, Anthropic and Ollama.
@@ -162,7 +162,7 @@ fn server_options(config: &Config, process: ProcessOptions) -> Result<ServerOpti
         tenant_isolation: config.tenant_isolation,
         allow_lora_loading: config.allow_lora_loading,
         request_timeout: config.request_timeout,
-        images: image_limits(config)?,
+        media: media_limits(config)?,
         drain_timeout: config.drain_timeout,
         chat_page: !config.no_chat_page,
         shared_blocks,
@@ -171,13 +171,17 @@ fn server_options(config: &Config, process: ProcessOptions) -> Result<ServerOpti
     })
 }
 
-/// Limits of the images of a request.
-fn image_limits(config: &Config) -> Result<ImageLimits, CliError> {
-    let hosts = config.image_host.iter().map(|host| host.parse()).collect::<Result<Vec<ImageHost>, InvalidImageHost>>();
-    Ok(ImageLimits {
-        count: config.max_images.get(),
-        bytes: usize::try_from(config.max_image_size.0).unwrap_or(usize::MAX),
-        pixels: config.max_image_pixels.get() as u64,
+/// Limits of the media of a request.
+fn media_limits(config: &Config) -> Result<MediaLimits, CliError> {
+    let bytes = |size: ByteSize| usize::try_from(size.0).unwrap_or(usize::MAX);
+    let hosts = config.image_host.iter().map(|host| host.parse()).collect::<Result<Vec<MediaHost>, InvalidMediaHost>>();
+    Ok(MediaLimits {
+        images: config.max_images.get(),
+        image_bytes: bytes(config.max_image_size),
+        image_pixels: config.max_image_pixels.get() as u64,
+        audio: config.max_audio.get(),
+        audio_bytes: bytes(config.max_audio_size),
+        audio_seconds: config.max_audio_seconds.get(),
         hosts: hosts.map_err(|error| CliError::Usage(format!("--image-host: {error}")))?.into(),
     })
 }
@@ -314,11 +318,11 @@ fn models_directory(path: &Path, args: &Args, context: &Context) -> Result<Model
     let named = args.models.iter().map(|argument| split_name(argument).1.to_owned());
     let store = Arc::new(HubStore::new(context.hub(), path.to_owned()).keeping(named));
     let known = store.clone();
-    let vision = VisionSettings::of_config(config).of_each_model();
+    let media = MediaSettings::of_config(config).of_each_model();
     let make = move |file: &Path| -> Arc<dyn ModelFactory> {
         let options = LoadOptions { source: Source::File(file.to_owned()), tiers, ..options.clone() };
-        let vision = vision.clone();
-        Arc::new(FoundModel { link: file.to_owned(), options, vision, replicas, store: known.clone() })
+        let media = media.clone();
+        Arc::new(FoundModel { link: file.to_owned(), options, media, replicas, store: known.clone() })
     };
     let opened = ModelsDirectory::open(path, make);
     let directory = opened.map_err(CliError::io(format!("read the models directory {}", path.display())))?;

@@ -24,7 +24,7 @@ use crate::models::{KeepAlive, ModelsOptions};
 use crate::pipeline::executor::OverlapMode;
 use crate::pipeline::policy::SpeculationMode;
 use crate::pipeline::runtime::RuntimeOptions;
-use crate::serving::images::ImageLimits;
+use crate::serving::media_limits::MediaLimits;
 
 /// The prefix of Cuelight's own environment variables.
 pub const PREFIX: &str = "CUELIGHT_";
@@ -248,12 +248,12 @@ settings! { |home|
         draft_device: Option<ComputeDevice> = None, "DEVICE", advanced = true;
         /// Memory for the KV cache of the draft model, like 1GiB.
         draft_kv_memory: ByteSize = ByteSize(256 << 20), "SIZE", advanced = true;
-        /// Vision tower of the model (mmproj), a GGUF file or a Hugging Face directory, with which it takes images; if not set, the one next to the model's file.
+        /// Projector file of the model (mmproj), a GGUF file or a Hugging Face directory, with which it takes images or audio; if not set, the one next to the model's file.
         mmproj: Option<PathBuf> = None, "FILE";
-        /// Load the model without a vision tower, so that it takes no images.
+        /// Load the model without a projector file, so that it takes neither images nor audio.
         no_mmproj: bool = false, "";
-        /// Memory for the embeddings of images that were sent before, like 256MiB, so that the next turn of a conversation does not compute them again; 0 keeps none.
-        image_cache: ByteSize = ByteSize(RuntimeOptions::IMAGE_CACHE_BYTES as u64), "SIZE", advanced = true;
+        /// Memory for the embeddings of images and audio that were sent before, like 256MiB, so that the next turn of a conversation does not compute them again; 0 keeps none.
+        image_cache: ByteSize = ByteSize(RuntimeOptions::MEDIA_CACHE_BYTES as u64), "SIZE", advanced = true;
         /// File with a chat template (Jinja) that replaces the model's own.
         chat_template: Option<PathBuf> = None, "FILE";
         /// Longest time that the chat template may take to compile, or to render one conversation.
@@ -313,12 +313,18 @@ settings! { |home|
         /// Memory for the bodies of all requests together, like 1GiB, until their prompts are read; further requests are refused with status 429; if not set, 512MiB, or a sixteenth of the memory if that is less.
         request_memory: Option<ByteSize> = None, "SIZE", advanced = true;
         /// Most images of a request.
-        max_images: NonZeroUsize = count(ImageLimits::COUNT), "N", advanced = true;
+        max_images: NonZeroUsize = count(MediaLimits::IMAGES), "N", advanced = true;
         /// Largest file of an image that is accepted, like 20MiB.
-        max_image_size: ByteSize = ByteSize(ImageLimits::BYTES as u64), "SIZE", advanced = true;
+        max_image_size: ByteSize = ByteSize(MediaLimits::IMAGE_BYTES as u64), "SIZE", advanced = true;
         /// Most pixels of an image, width times height, which limits the memory that a small file can need.
-        max_image_pixels: NonZeroUsize = count(ImageLimits::PIXELS), "N", advanced = true;
-        /// Host from which images may be loaded when a request has their URLs, and a port unless it is the usual one, like images.example.org or 10.0.0.7:8080, or * for all; repeat the flag for several; if not set, images must be in the request.
+        max_image_pixels: NonZeroUsize = count(MediaLimits::IMAGE_PIXELS), "N", advanced = true;
+        /// Most audio clips of a request.
+        max_audio: NonZeroUsize = count(MediaLimits::AUDIO), "N", advanced = true;
+        /// Largest file of an audio clip that is accepted, like 25MiB.
+        max_audio_size: ByteSize = ByteSize(MediaLimits::AUDIO_BYTES as u64), "SIZE", advanced = true;
+        /// Most seconds of an audio clip, which limits the memory that a small file can need.
+        max_audio_seconds: NonZeroUsize = count(MediaLimits::AUDIO_SECONDS), "N", advanced = true;
+        /// Host from which images and audio may be loaded when a request has their URLs, and a port unless it is the usual one, like images.example.org or 10.0.0.7:8080, or * for all; repeat the flag for several; if not set, they must be in the request.
         image_host: Vec<String> = Vec::new(), "HOST[:PORT]";
         /// Memory for the responses of the Responses API that are kept for later requests, like 256MiB, or 0 to keep none; if not set, 64MiB, or a 128th of the memory if that is less.
         response_store: Option<ByteSize> = None, "SIZE", advanced = true;

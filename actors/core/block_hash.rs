@@ -7,9 +7,9 @@ use cuelight_engine::engine::{BLOCK_TOKENS, TokenId};
 use sha2::{Digest, Sha256};
 
 use super::prefix_scope::PrefixScope;
-use super::prompt_images::ImageKey;
+use super::prompt_media::MediaKey;
 
-/// The SHA-256 hash of what determines a block's keys and values: the scope of its prompt, and all tokens and images up to its
+/// The SHA-256 hash of what determines a block's keys and values: the scope of its prompt, and all tokens and media up to its
 /// end. No two contents with the same hash are known for this function, so equal hashes mean equal contents, also across processes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockHash(pub [u8; 32]);
@@ -35,15 +35,15 @@ impl BlockHash {
         BlockHash(hash.finalize().into())
     }
 
-    /// The block of these tokens after this one; `image` is the key of its rows of images.
+    /// The block of these tokens after this one; `media` is the key of its rows of media.
     #[must_use]
-    pub fn then(&self, tokens: &[TokenId; BLOCK_TOKENS], image: Option<&ImageKey>) -> Self {
+    pub fn then(&self, tokens: &[TokenId; BLOCK_TOKENS], media: Option<&MediaKey>) -> Self {
         let mut hash = Sha256::new_with_prefix(self.0);
         for token in tokens {
             hash.update(token.to_le_bytes());
         }
-        // Only blocks with rows of images have more bytes.
-        if let Some(ImageKey(key)) = image {
+        // Only blocks with rows of media have more bytes.
+        if let Some(MediaKey(key)) = media {
             hash.update(key);
         }
         BlockHash(hash.finalize().into())
@@ -55,7 +55,7 @@ impl BlockHash {
         tokens.as_chunks::<BLOCK_TOKENS>().0.iter().map(move |tokens| {
             let hash = before.then(tokens, None);
             let before = std::mem::replace(&mut before, hash);
-            BlockContent { hash, before, tokens: *tokens, has_image: false, is_portable: true }
+            BlockContent { hash, before, tokens: *tokens, has_media: false, is_portable: true }
         })
     }
 
@@ -109,8 +109,8 @@ pub struct BlockContent {
     pub before: BlockHash,
     /// Its tokens.
     pub tokens: [TokenId; BLOCK_TOKENS],
-    /// Whether some of these stand for rows of images, so that its tokens do not say what it contains.
-    pub has_image: bool,
+    /// Whether some of these stand for rows of media, so that its tokens do not say what it contains.
+    pub has_media: bool,
     /// Whether it means the same in another process. The number of an adapter does not.
     pub is_portable: bool,
 }
@@ -134,7 +134,7 @@ mod tests {
         }
         let first = hashes[0].then(&[1; BLOCK_TOKENS], None);
         hashes.push(first.then(&[1; BLOCK_TOKENS], None));
-        hashes.extend([1, 2].map(|key| hashes[0].then(&[1; BLOCK_TOKENS], Some(&ImageKey([key; 32])))));
+        hashes.extend([1, 2].map(|key| hashes[0].then(&[1; BLOCK_TOKENS], Some(&MediaKey([key; 32])))));
         let all = hashes.len();
         hashes.sort_unstable();
         hashes.dedup();

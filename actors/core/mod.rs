@@ -14,7 +14,7 @@ pub mod panic_message;
 pub mod prefill_rows;
 pub mod prefix_scope;
 pub mod printable;
-pub mod prompt_images;
+pub mod prompt_media;
 pub mod request;
 pub mod request_context;
 pub mod shared_limit;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kv_transfer::KvTransfer;
 use super::prefix_scope::{PrefixScope, ScopeAdapter};
-use super::prompt_images::PromptImages;
+use super::prompt_media::PromptMedia;
 use super::stop_strings::StopStrings;
 
 /// The number of a request, unique within a model's replicas. Numbers start at 1.
@@ -26,8 +26,8 @@ pub const MAX_STEP_TOKENS: usize = 16;
 pub struct GenerationRequest {
     /// The tokens of the prompt, special tokens included. At least one.
     pub prompt: Vec<TokenId>,
-    /// The images whose rows take the place of some of its tokens.
-    pub images: PromptImages,
+    /// The media whose rows take the place of some of its tokens.
+    pub media: PromptMedia,
     /// How the next token is sampled.
     pub sampling: SamplingParams,
     /// When generation ends.

@@ -106,7 +106,7 @@ fn events(changes: &[CacheChange]) -> Vec<Event> {
     for change in changes {
         match change {
             CacheChange::Stored(block, adapter) => match events.last_mut() {
-                Some(Event::Stored(event)) if last == Some(block.before) && !block.has_image => {
+                Some(Event::Stored(event)) if last == Some(block.before) && !block.has_media => {
                     event.block_hashes.push(block.hash.short());
                     event.token_ids.extend(block.tokens);
                 }
@@ -143,14 +143,14 @@ fn removed(events: &mut Vec<Event>, medium: &'static str, hash: u64) {
 
 /// The event of one block. A first block has no parent, as a reader finds it by the tokens and the name of the adapter. Unless only
 /// some prompts with them may use it: those of a tenant, or of an adapter with another scale. Then its parent is one that no reader
-/// knows, so that other prompts are not expected to find it. So it is for a block with rows of an image, which its tokens do not
+/// knows, so that other prompts are not expected to find it. So it is for a block with rows of a media item, which its tokens do not
 /// say.
 fn stored(block: &BlockContent, adapter: Option<&ScopeAdapter>) -> BlockStored {
     let scope = PrefixScope { salt: None, adapter: adapter.cloned().map(ScopeAdapter::at_own_scale) };
     let is_first = block.before == BlockHash::of_scope(&scope);
     BlockStored {
         block_hashes: vec![block.hash.short()],
-        parent_block_hash: match block.has_image {
+        parent_block_hash: match block.has_media {
             true => Some(!block.hash.short()),
             false => (!is_first).then(|| block.before.short()),
         },
@@ -170,7 +170,7 @@ mod tests {
 
     fn block(before: BlockHash, first: TokenId) -> BlockContent {
         let tokens = std::array::from_fn(|index| first + index as TokenId);
-        BlockContent { hash: before.then(&tokens, None), before, tokens, has_image: false, is_portable: true }
+        BlockContent { hash: before.then(&tokens, None), before, tokens, has_media: false, is_portable: true }
     }
 
     fn plain(block: BlockContent) -> CacheChange {

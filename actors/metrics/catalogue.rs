@@ -207,17 +207,23 @@ catalogue! {
     /// Bytes of logits copied to the sampler. Tokens that the engine samples need none.
     LOGITS_BYTES: Counter, "cuelight_logits_bytes_total" ["model"];
 
-    // Images.
+    // Media.
     /// Images whose rows were computed.
     IMAGES_ENCODED: Counter, "cuelight_images_encoded_total" ["model"];
     /// Images whose rows were kept from an earlier request, so that they were not computed again.
     IMAGE_CACHE_HITS: Counter, "cuelight_image_cache_hits_total" ["model"];
     /// Time to compute the rows of an image, without the images before it.
     IMAGE_ENCODE_TIME: Histogram(LATENCY_SECONDS), "cuelight_image_encode_seconds" ["model"];
-    /// Images that wait for the encoder or are being computed.
-    IMAGES_WAITING: Gauge, "cuelight_images_waiting" ["model"];
-    /// Bytes of the rows of images that are kept for later requests.
-    IMAGE_CACHE_BYTES: Gauge, "cuelight_image_cache_bytes" ["model"];
+    /// Windows of audio whose rows were computed.
+    AUDIO_WINDOWS_ENCODED: Counter, "cuelight_audio_windows_encoded_total" ["model"];
+    /// Audio clips whose rows were kept from an earlier request, so that they were not computed again.
+    AUDIO_CACHE_HITS: Counter, "cuelight_audio_cache_hits_total" ["model"];
+    /// Time to compute the rows of a window of audio, without what came before it.
+    AUDIO_ENCODE_TIME: Histogram(LATENCY_SECONDS), "cuelight_audio_encode_seconds" ["model"];
+    /// Images and audio clips that wait for the encoder or are being computed.
+    MEDIA_WAITING: Gauge, "cuelight_media_waiting" ["model"];
+    /// Bytes of the rows of images and audio that are kept for later requests.
+    MEDIA_CACHE_BYTES: Gauge, "cuelight_media_cache_bytes" ["model"];
 
     // Experts on the host.
     /// Routes (a row and one of its experts) computed by experts on the host.
@@ -236,7 +242,7 @@ catalogue! {
     EXPERT_UPLOADED_BYTES: Counter, "cuelight_expert_cache_uploaded_bytes_total" ["model"];
 
     // Actors and models.
-    /// Restarts of actors after a fault: loader, sampler, scheduler, experts, drafter, image_encoder or executor.
+    /// Restarts of actors after a fault: loader, sampler, scheduler, experts, drafter, media_encoder or executor.
     RESTARTS: Counter, "cuelight_actor_restarts_total" ["model", "actor"];
     /// 1 for the current state of the model, 0 for all other states: loading, ready, recovering, draining, failed and unloaded.
     MODEL_STATE: Gauge, "cuelight_model_state" ["model", "state"];

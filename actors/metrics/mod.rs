@@ -1,7 +1,7 @@
 //! The metrics of the server.
 //!
 //! - [`catalogue`]: name, type, labels and help text of every metric
-//! - this file, [`adapters`], [`images`] and [`tiers`]: the handles that actors record metrics with
+//! - this file, [`adapters`], [`media`] and [`tiers`]: the handles that actors record metrics with
 //! - [`exposition`]: the Prometheus text format, and [`vllm`]: aliases with the names that vLLM uses
 //!
 //! Actors keep handles for frequent metrics, so that recording takes no lock and no lookup. The handles are created when
@@ -13,7 +13,7 @@
 pub mod adapters;
 pub mod catalogue;
 pub mod exposition;
-pub mod images;
+pub mod media;
 pub mod tiers;
 pub mod vllm;
 
@@ -436,7 +436,7 @@ pub(crate) fn permitted(model_id: &Arc<str>, sequences: usize) {
 }
 
 /// The actors that can be restarted.
-const ACTORS: [&str; 7] = ["loader", "sampler", "scheduler", "experts", "drafter", "image_encoder", "executor"];
+const ACTORS: [&str; 7] = ["loader", "sampler", "scheduler", "experts", "drafter", "media_encoder", "executor"];
 
 /// Counts the restart of an actor.
 pub(crate) fn restarted(model_id: &Arc<str>, actor: &'static str) {

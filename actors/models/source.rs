@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use cuelight_engine::engine::{Engine, EngineError, WrapsEngine};
 use cuelight_engine::load::{LoadCancel, LoadProgress, LoadedModel, MemoryPlan};
-use cuelight_engine::vision::{ImageEncoder, ImagePreparation, PreparedImage};
+use cuelight_engine::projector::{MediaEncoder, MediaPreparation, PreparedMedia};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
 use crate::pipeline::adapters::Adapters;
-use crate::pipeline::model_source::{DraftModel, EngineHost, ModelSource, SourceError, VisionModel};
+use crate::pipeline::model_source::{DraftModel, EngineHost, MediaModel, ModelSource, SourceError};
 use crate::pipeline::options::RuntimeOptions;
 use crate::pipeline::runtime::{Runtime, StartError};
 
@@ -138,9 +138,9 @@ impl<S: ModelSource> ModelSource for CountedSource<S> {
         Some(Arc::new(CountedDraftModel { model, live: self.live.clone() }))
     }
 
-    fn vision_model(&self) -> Option<Arc<dyn VisionModel>> {
-        let model = self.source.vision_model()?;
-        Some(Arc::new(CountedVisionModel { model, live: self.live.clone() }))
+    fn media_model(&self) -> Option<Arc<dyn MediaModel>> {
+        let model = self.source.media_model()?;
+        Some(Arc::new(CountedMediaModel { model, live: self.live.clone() }))
     }
 
     fn content(&self) -> Option<String> {
@@ -165,18 +165,18 @@ impl DraftModel for CountedDraftModel {
     }
 }
 
-/// A vision model whose encoders are counted.
-struct CountedVisionModel {
-    model: Arc<dyn VisionModel>,
+/// A model of media whose encoders are counted.
+struct CountedMediaModel {
+    model: Arc<dyn MediaModel>,
     live: LiveEngines,
 }
 
-impl VisionModel for CountedVisionModel {
-    fn preparation(&self) -> Arc<dyn ImagePreparation> {
+impl MediaModel for CountedMediaModel {
+    fn preparation(&self) -> MediaPreparation {
         self.model.preparation()
     }
 
-    fn load(&self, cancel: &LoadCancel) -> Result<Box<dyn ImageEncoder>, SourceError> {
+    fn load(&self, cancel: &LoadCancel) -> Result<Box<dyn MediaEncoder>, SourceError> {
         let token = self.live.token();
         Ok(Box::new(CountedEncoder { encoder: self.model.load(cancel)?, _token: token }))
     }
@@ -184,14 +184,14 @@ impl VisionModel for CountedVisionModel {
 
 /// A counted encoder.
 struct CountedEncoder {
-    encoder: Box<dyn ImageEncoder>,
+    encoder: Box<dyn MediaEncoder>,
     /// Dropped after the encoder.
     _token: EngineToken,
 }
 
-impl ImageEncoder for CountedEncoder {
-    fn encode(&mut self, image: &PreparedImage, cancel: &LoadCancel) -> Result<Vec<f32>, EngineError> {
-        self.encoder.encode(image, cancel)
+impl MediaEncoder for CountedEncoder {
+    fn encode(&mut self, media: &PreparedMedia, cancel: &LoadCancel) -> Result<Vec<f32>, EngineError> {
+        self.encoder.encode(media, cancel)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The thread of a model next to that of the pipeline: a draft model, or an encoder of images.
+//! The thread of a model next to that of the pipeline: a draft model, or an encoder of media.
 //!
 //! It loads its model, then works on what it is sent. A watchdog sees whether it still makes progress.
 

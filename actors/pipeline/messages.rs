@@ -6,7 +6,7 @@ use std::time::Duration;
 use cuelight_engine::engine::{CacheUnit, Engine, EngineLimits, ExpertJob, StepId, StepOutput, TokenId};
 use cuelight_engine::host_memory::HostCopy;
 use cuelight_engine::load::{FileChange, LoadCancel, LoadProgress, LoadedModel};
-use cuelight_engine::vision::PreparedImage;
+use cuelight_engine::projector::PreparedMedia;
 use ractor::ActorRef;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -217,35 +217,35 @@ pub enum DrafterMsg {
     Lost(String),
 }
 
-/// Messages to the image encoder.
+/// Messages to the media encoder.
 pub enum EncoderMsg {
-    /// Compute the rows of an image, after those of the images that were sent before it.
+    /// Compute the rows of a media item, after those of the media that were sent before it.
     Encode(EncodeJob),
     /// The encoder is loaded.
     Loaded,
-    /// Look whether the thread is stuck in an image.
+    /// Look whether the thread is stuck in a media item.
     Check,
     /// The thread ended, with the reason.
     Lost(String),
 }
 
-/// An image whose rows are wanted.
+/// A media item whose rows are wanted.
 pub struct EncodeJob {
-    /// The image.
-    pub image: Arc<PreparedImage>,
+    /// The media item.
+    pub media: Arc<PreparedMedia>,
     /// Set when the rows are no longer wanted.
     pub cancel: LoadCancel,
     /// Receives the rows, [rows, width]. Dropped without a reply when the encoder is lost.
     pub reply: oneshot::Sender<Result<Vec<f32>, EncodeError>>,
 }
 
-/// Why an image has no rows.
+/// Why a media item has no rows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
     /// The encoder failed.
-    #[error("the image could not be encoded: {0}")]
+    #[error("the media item could not be encoded: {0}")]
     Failed(String),
     /// The model is being unloaded, or its encoder cannot be used any more.
-    #[error("the model takes no images now: {0}")]
+    #[error("the model takes no media now: {0}")]
     Unavailable(String),
 }

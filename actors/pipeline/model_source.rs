@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cuelight_engine::engine::Engine;
 use cuelight_engine::load::{LoadCancel, LoadError, LoadProgress, LoadedModel};
-use cuelight_engine::vision::{ImageEncoder, ImagePreparation};
+use cuelight_engine::projector::{MediaEncoder, MediaPreparation};
 
 use super::adapters::Adapters;
 
@@ -35,8 +35,8 @@ pub trait ModelSource: Send + Sync + 'static {
         None
     }
 
-    /// What computes the images of its prompts; `None` for a model that takes none.
-    fn vision_model(&self) -> Option<Arc<dyn VisionModel>> {
+    /// What computes the media of its prompts; `None` for a model that takes none.
+    fn media_model(&self) -> Option<Arc<dyn MediaModel>> {
         None
     }
 
@@ -60,16 +60,16 @@ pub trait DraftModel: Send + Sync {
     fn load(&self, cancel: &LoadCancel) -> Result<Box<dyn Engine>, SourceError>;
 }
 
-/// Prepares images and loads the encoder that computes their rows, any number of times.
-pub trait VisionModel: Send + Sync {
-    /// Turns images into what the encoder takes.
-    fn preparation(&self) -> Arc<dyn ImagePreparation>;
+/// Prepares media and loads the encoder that computes their rows, any number of times.
+pub trait MediaModel: Send + Sync {
+    /// Turns media into what the encoder takes.
+    fn preparation(&self) -> MediaPreparation;
 
     /// Loads the encoder. Blocks. Ends soon after it is cancelled.
     ///
     /// # Errors
     /// [`SourceError`] when it cannot be loaded, or must not be loaded again.
-    fn load(&self, cancel: &LoadCancel) -> Result<Box<dyn ImageEncoder>, SourceError>;
+    fn load(&self, cancel: &LoadCancel) -> Result<Box<dyn MediaEncoder>, SourceError>;
 }
 
 /// Why a model is not loaded.

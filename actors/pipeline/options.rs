@@ -30,8 +30,8 @@ pub struct RuntimeOptions {
     pub overlap: OverlapMode,
     /// The lower tiers of the KV cache, for each model.
     pub kv_store: KvStoreOptions,
-    /// Most bytes of the rows of images that are kept for later requests with the same images.
-    pub image_cache_bytes: usize,
+    /// Most bytes of the rows of media that are kept for later requests with the same media.
+    pub media_cache_bytes: usize,
     /// Publishes what the KV cache holds.
     pub kv_events: KvEvents,
     /// How often actors are restarted after faults.
@@ -43,8 +43,8 @@ pub struct RuntimeOptions {
 }
 
 impl RuntimeOptions {
-    /// Default of [`RuntimeOptions::image_cache_bytes`].
-    pub const IMAGE_CACHE_BYTES: usize = 256 << 20;
+    /// Default of [`RuntimeOptions::media_cache_bytes`].
+    pub const MEDIA_CACHE_BYTES: usize = 256 << 20;
 }
 
 impl Default for RuntimeOptions {
@@ -58,7 +58,7 @@ impl Default for RuntimeOptions {
             step_timeout: Duration::from_secs(120),
             overlap: OverlapMode::Auto,
             kv_store: KvStoreOptions::default(),
-            image_cache_bytes: Self::IMAGE_CACHE_BYTES,
+            media_cache_bytes: Self::MEDIA_CACHE_BYTES,
             kv_events: KvEvents::default(),
             restarts: RestartPolicy::default(),
             tracer: Tracer::default(),

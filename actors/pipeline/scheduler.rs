@@ -335,7 +335,7 @@ fn submission(record: &RequestRecord, denoising: Option<BlockModel>) -> Submissi
     Submission {
         id: *id,
         prompt: request.prompt.clone(),
-        images: request.images.clone(),
+        media: request.media.clone(),
         priority: request.priority,
         max_tokens: request.stop.max_tokens,
         client: request.client.clone(),

@@ -7,11 +7,12 @@ use cuelight_engine::engine::{EngineLimits, TokenId};
 use cuelight_engine::format::chat_template::{Cancellation, ChatTemplate, TemplateInputs};
 use cuelight_engine::format::tokenizer::Tokenizer;
 use cuelight_engine::load::{MemoryPlan, ModelCard};
+use cuelight_engine::media::MediaKind;
 use serde_json::{Map, Value};
 use tokio::sync::{OnceCell, Semaphore};
 
 use super::adapters::Adapters;
-use super::vision::ModelImages;
+use super::media::ModelMedia;
 use crate::core::request::{Marker, ReasoningOptions};
 use crate::core::stop_strings::StopStrings;
 use crate::output::{OutputFormat, OutputParser, ParserOptions, ToolSpec};
@@ -34,9 +35,9 @@ pub struct ServedModel {
     pub constraints: Arc<ConstraintCompiler>,
     /// The adapters of the model; `None` for a model without adapters.
     pub adapters: Option<Arc<Adapters>>,
-    /// The images of its prompts; `None` for a model that takes none.
-    pub images: Option<Arc<ModelImages>>,
-    /// How its chat template takes messages. Found for the first conversation of a model with images, because it needs renderings.
+    /// The media of its prompts; `None` for a model that takes none.
+    pub media: Option<Arc<ModelMedia>>,
+    /// How its chat template takes messages. Found for the first conversation of a model with media, because it needs renderings.
     pub content_form: OnceCell<ContentForm>,
     /// The stop strings of requests that name none.
     pub stop: Arc<StopStrings>,
@@ -49,9 +50,9 @@ pub struct ServedModel {
 pub enum ContentForm {
     /// As a text.
     Text,
-    /// As a text, or as a list of texts and images.
+    /// As a text, or as a list of texts and media.
     TextOrParts,
-    /// As a list of texts and images only.
+    /// As a list of texts and media only.
     Parts,
 }
 
@@ -90,7 +91,7 @@ impl ServedModel {
             rendering_slots: Arc::new(Semaphore::new(Self::RENDERING_SLOTS)),
             constraints,
             adapters: None,
-            images: None,
+            media: None,
             content_form: OnceCell::new(),
             output_rules: OnceCell::new(),
         }
@@ -102,10 +103,16 @@ impl ServedModel {
         ServedModel { adapters, ..self }
     }
 
-    /// The model with images.
+    /// Whether it takes media of a kind.
     #[must_use]
-    pub fn with_images(self, images: Option<Arc<ModelImages>>) -> Self {
-        ServedModel { images, ..self }
+    pub fn takes(&self, kind: MediaKind) -> bool {
+        self.media.as_ref().is_some_and(|media| media.spec(kind).is_some())
+    }
+
+    /// The model with media.
+    #[must_use]
+    pub fn with_media(self, media: Option<Arc<ModelMedia>>) -> Self {
+        ServedModel { media, ..self }
     }
 
     /// Finds how the model writes reasoning and tool calls, by renderings of its chat template. Takes milliseconds, so call it

@@ -25,8 +25,8 @@ use cuelight_engine::memory::Pool;
 use cuelight_engine::profile::{Cost, OpLabel, OpSpan};
 use cuelight_engine::sample::{DenoisingRule, PartialSampling, RecommendedSampling, choose_by_row};
 
-use super::model_source::{DraftModel, EngineHost, ModelSource, SourceError, VisionModel};
-use super::simulated_vision::SimulatedVision;
+use super::model_source::{DraftModel, EngineHost, MediaModel, ModelSource, SourceError};
+use super::simulated_media::SimulatedMedia;
 
 /// A tokenizer without a file: one token per byte with the value of the byte, and 256 as end of generation.
 #[must_use]
@@ -40,10 +40,10 @@ pub fn infill_tokenizer() -> Arc<Tokenizer> {
     tokenizer_with(&["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"], &[])
 }
 
-/// As [`tokenizer`], with tokens for images from 257 on: what begins an image, what stands at its rows, and what ends it.
+/// As [`tokenizer`], with tokens for media from 257 on: what begins a media item, what stands at its rows, and what ends it.
 #[must_use]
-pub fn image_tokenizer() -> Arc<Tokenizer> {
-    tokenizer_with(&["<|image|>", "<|image_row|>", "<|image_end|>"], &[])
+pub fn media_tokenizer() -> Arc<Tokenizer> {
+    tokenizer_with(&["<|image|>", "<|image_row|>", "<|image_end|>", "<|audio|>", "<|audio_row|>", "<|audio_end|>"], &[])
 }
 
 /// As [`infill_tokenizer`], with the tokens of a model whose prompts begin with the suffix.
@@ -150,8 +150,8 @@ pub struct SimulatedModel {
     pub relevance: Option<Relevance>,
     /// The model that drafts tokens for it.
     pub draft: Option<Arc<SimulatedModel>>,
-    /// How it takes images, if it does.
-    pub vision: Option<Arc<SimulatedVision>>,
+    /// How it takes media, if it does.
+    pub media: Option<Arc<SimulatedMedia>>,
     /// Counters, shared by all clones.
     pub counters: Arc<SimulationCounters>,
 }
@@ -231,16 +231,17 @@ impl SimulatedModel {
             denoising: None,
             relevance: None,
             draft: None,
-            vision: None,
+            media: None,
             counters: Arc::default(),
         }
     }
 
-    /// The model with images.
+    /// The model with media.
     #[must_use]
-    pub fn with_vision(mut self, vision: SimulatedVision) -> Self {
-        self.limits.embeddings = Some(EmbeddingLimits { width: vision.spec.width, deep_layers: 0 });
-        self.vision = Some(Arc::new(vision));
+    pub fn with_media(mut self, media: SimulatedMedia) -> Self {
+        let width = media.images.as_ref().or(media.audio.as_ref()).map_or(0, |spec| spec.width);
+        self.limits.embeddings = Some(EmbeddingLimits { width, deep_layers: 0 });
+        self.media = Some(Arc::new(media));
         self
     }
 
@@ -351,8 +352,8 @@ impl ModelSource for SimulatedModel {
         self.draft.clone().map(|draft| draft as Arc<dyn DraftModel>)
     }
 
-    fn vision_model(&self) -> Option<Arc<dyn VisionModel>> {
-        self.vision.clone().map(|vision| vision as Arc<dyn VisionModel>)
+    fn media_model(&self) -> Option<Arc<dyn MediaModel>> {
+        self.media.clone().map(|media| media as Arc<dyn MediaModel>)
     }
 
     fn content(&self) -> Option<String> {

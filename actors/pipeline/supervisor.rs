@@ -248,7 +248,7 @@ impl<S: ModelSource> SupervisorState<S> {
         metrics::replica_loaded(&self.options.model_id, self.replica.index, &card, &limits);
         if self.actors.is_none() {
             let model = ServedModel::new(card, memory, limits.clone(), tokenizer, chat_template);
-            let model = model.with_adapters(self.source.adapters()).with_images(self.replica.images());
+            let model = model.with_adapters(self.source.adapters()).with_media(self.replica.media());
             let kv_store = self.start_kv_store((engine.cache_layout(), limits.context_tokens), &files);
             self.start_actors(me, Arc::new(model), kv_store).await?;
         }

@@ -36,8 +36,8 @@ struct Recording {
     secret: u64,
     entries: SyncSender<Option<Box<Entry>>>,
     dropped: AtomicU64,
-    /// Requests with images, which are not recorded.
-    with_images: AtomicU64,
+    /// Requests with media, which are not recorded.
+    with_media: AtomicU64,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -58,7 +58,7 @@ impl Recorder {
             secret: uuid::Uuid::new_v4().as_u64_pair().0,
             entries: sender,
             dropped: AtomicU64::new(0),
-            with_images: AtomicU64::new(0),
+            with_media: AtomicU64::new(0),
             thread: Mutex::new(Some(thread)),
         }))))
     }
@@ -72,9 +72,9 @@ impl Recorder {
         tokens: impl FnOnce() -> Vec<TokenId>,
     ) {
         let Some(recording) = &self.0 else { return };
-        if !request.images.is_empty() {
-            // An entry has no images, so a replay would be another request.
-            recording.with_images.fetch_add(1, Ordering::Relaxed);
+        if !request.media.is_empty() {
+            // An entry has no media, so a replay would be another request.
+            recording.with_media.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let mut entry = Entry::new(model, request, ended, recording.times(ended), recording.secret);
@@ -94,9 +94,9 @@ impl Recorder {
             // An error means that the thread panicked, which the panic hook has reported.
             let _ = thread.join();
         }
-        match recording.with_images.load(Ordering::Relaxed) {
+        match recording.with_media.load(Ordering::Relaxed) {
             0 => {}
-            requests => tracing::warn!(requests, "requests with images were not recorded"),
+            requests => tracing::warn!(requests, "requests with media were not recorded"),
         }
         match recording.dropped.load(Ordering::Relaxed) {
             0 => {}

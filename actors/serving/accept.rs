@@ -13,8 +13,9 @@ use super::chat_prompt::ChatPrompt;
 use super::constraint;
 use super::error::ApiError;
 use super::generations::Generations;
-use super::image_source::ImageField;
-use super::images::{self, ImageLimits, Parts};
+use super::media::{self, Parts};
+use super::media_limits::MediaLimits;
+use super::media_source::MediaField;
 use super::memory::RequestBudget;
 use super::options::{AdapterChoice, GenerationOptions};
 use super::prompt::{PromptField, PromptTokens};
@@ -31,8 +32,8 @@ pub(crate) struct ServingLimits {
     pub highest_priority: i32,
     /// The longest time that a request may take.
     pub request_timeout: Option<Duration>,
-    /// Limits of the images of a request.
-    pub images: ImageLimits,
+    /// Limits of the media of a request.
+    pub media: MediaLimits,
 }
 
 /// A request that runs.
@@ -45,9 +46,9 @@ pub(crate) struct Accepted {
     pub answers: Answers,
 }
 
-/// Leases the model, takes the permit, computes the images, makes the tokens of the prompts, compiles the constraint, and submits
+/// Leases the model, takes the permit, computes the media, makes the tokens of the prompts, compiles the constraint, and submits
 /// the sequences. `memory` is what the body of the request holds, and is given back before the first token is generated. What the
-/// rows of images hold is given back when the request ends.
+/// rows of media hold is given back when the request ends.
 ///
 /// # Errors
 /// [`ApiError`] with the reason when the request is not accepted.
@@ -74,10 +75,10 @@ pub(crate) async fn accept(
     let adapter = adapter_of(&options, &served, &model)?;
     let rules = output_rules(&model, &output).await?;
     let body_bytes = memory.held();
-    let (fields, salt) = (prompt.take_images(), options.tenancy.cache_salt.as_deref());
-    check_images(&fields, &options)?;
-    let encoded = images::encode(fields, &model, &limits.images, salt, &mut memory).await?;
-    let parts = encoded.iter().map(|image| image.parts.clone()).collect();
+    let (fields, salt) = (prompt.take_media(), options.tenancy.cache_salt.as_deref());
+    check_media(&fields, &options)?;
+    let encoded = media::encode(fields, &model, &limits.media, salt, &mut memory).await?;
+    let parts = encoded.iter().map(|item| item.parts.clone()).collect();
     // Before the constraint: what the template says about tools is the reason why a call cannot be required.
     let prompts = tokens_of(prompt, parts, &model, options.skip_special_tokens).await?;
     let constraint = constraint::compile(&model, constraint, &output, &rules).await?;
@@ -87,12 +88,12 @@ pub(crate) async fn accept(
     let mut choices = Vec::with_capacity(sequences);
     for prompt in &prompts {
         let parts = served.counted(options.sequences(prompt.tokens.clone(), model.limits.context_tokens))?;
-        let images = images::prompt_images(prompt, &encoded, &model);
+        let media = media::prompt_media(prompt, &encoded, &model);
         let separates = output.parses_reasoning;
         let reasoning = || rules.reasoning(&model.tokenizer, &prompt.text, output.reasoning_budget);
         let reasoning = separates.then(reasoning).flatten();
         for mut request in parts {
-            request.images = images.clone();
+            request.media = media.clone();
             request.adapter.clone_from(&adapter);
             request.constraint = constraint.clone();
             request.reasoning = reasoning.clone();
@@ -176,23 +177,23 @@ fn parser(output: &OutputOptions, rules: &OutputRules, prompt: &str) -> OutputPa
     rules.parser(output.parses_reasoning, tools, prompt)
 }
 
-/// Checks what a prompt with images cannot have.
-fn check_images(fields: &[ImageField], options: &GenerationOptions) -> Result<(), ApiError> {
+/// Checks what a prompt with media cannot have.
+fn check_media(fields: &[MediaField], options: &GenerationOptions) -> Result<(), ApiError> {
     if fields.is_empty() || options.prompt_logprobs.is_none() {
         return Ok(());
     }
-    let message = "the tokens of a prompt with images have no log-probabilities; leave `prompt_logprobs` out";
+    let message = "the tokens of a prompt with images or audio have no log-probabilities; leave `prompt_logprobs` out";
     Err(ApiError::Unsupported { param: "prompt_logprobs".to_owned(), message: message.to_owned() })
 }
 
 async fn tokens_of(
     prompt: PromptInput,
-    images: Parts,
+    media: Parts,
     model: &Arc<ServedModel>,
     skip_special: bool,
 ) -> Result<Vec<PromptTokens>, ApiError> {
     match prompt {
-        PromptInput::Chat(chat) => Ok(vec![ChatPrompt::tokens(*chat, model, images).await?]),
+        PromptInput::Chat(chat) => Ok(vec![ChatPrompt::tokens(*chat, model, media).await?]),
         PromptInput::Plain { prompts, add_special } => plain_tokens(prompts, model, add_special, skip_special).await,
     }
 }

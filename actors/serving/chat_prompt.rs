@@ -6,24 +6,25 @@ use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::chat_template::{
     Cancellation, ChatTemplate, ChatTemplateError, RenderedPrompt, TemplateInputs,
 };
+use cuelight_engine::media::MediaKind;
 use serde_json::{Map, Value, json};
 
 use super::blocking::on_blocking_thread;
 use super::error::ApiError;
-use super::image_insertion::{self, ImageForm, ImageSpan};
-use super::image_source::ImageField;
-use super::images::Parts;
+use super::media::Parts;
+use super::media_insertion::{self, MediaForm, MediaSpan, Placement};
+use super::media_source::MediaField;
 use super::prompt::PromptTokens;
 use crate::pipeline::runtime::{ContentForm, ServedModel};
 
 /// A conversation and the inputs of its chat template.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ChatPrompt {
-    /// A list of messages, in the form chat templates expect. The content of one with images is a list of parts: texts, and
-    /// `{"type": "image"}` where an image is.
+    /// A list of messages, in the form chat templates expect. The content of one with media is a list of parts: texts, and
+    /// `{"type": "image"}` or `{"type": "audio"}` where an item is.
     pub messages: Value,
-    /// The images, in the order of their parts.
-    pub images: Vec<ImageField>,
+    /// The media, in the order of their parts.
+    pub media: Vec<MediaField>,
     pub tools: Option<Value>,
     pub documents: Option<Value>,
     pub variables: Map<String, Value>,
@@ -52,25 +53,25 @@ impl ChatPrompt {
     }
 
     /// The tokens to compute, and the end of their text. Rendering and tokenising run on a blocking thread, and a rendering
-    /// waits for a slot of its model. Dropping the future ends the rendering. In the place of the conversation's images come
-    /// `images`.
+    /// waits for a slot of its model. Dropping the future ends the rendering. In the place of the conversation's media come
+    /// `media`.
     ///
     /// # Errors
-    /// [`ApiError::InvalidRequest`] when the model has no template, or its template refuses the conversation or an image in it.
-    pub async fn tokens(self, model: &Arc<ServedModel>, images: Parts) -> Result<PromptTokens, ApiError> {
-        self.rendered(model, images, |chat, prompt, model, images| {
-            let (tokens, images) = chat.encode(&prompt, model, images)?;
-            Ok(PromptTokens { tokens, images, text: tail(&prompt.text).to_owned(), files_left_out: 0 })
+    /// [`ApiError::InvalidRequest`] when the model has no template, or its template refuses the conversation or an item in it.
+    pub async fn tokens(self, model: &Arc<ServedModel>, media: Parts) -> Result<PromptTokens, ApiError> {
+        self.rendered(model, media, |chat, prompt, model, media| {
+            let (tokens, media) = chat.encode(&prompt, model, media)?;
+            Ok(PromptTokens { tokens, media, text: tail(&prompt.text).to_owned(), files_left_out: 0 })
         })
         .await
     }
 
-    /// The tokens of a conversation without images.
+    /// The tokens of a conversation without media.
     ///
     /// # Errors
-    /// As [`Self::tokens`], and [`ApiError::Unsupported`] for an image.
+    /// As [`Self::tokens`], and [`ApiError::Unsupported`] for a media item.
     pub async fn tokens_of_text(self, model: &Arc<ServedModel>) -> Result<Vec<TokenId>, ApiError> {
-        self.refuse_images()?;
+        self.refuse_media()?;
         Ok(self.tokens(model, Parts::new()).await?.tokens)
     }
 
@@ -79,10 +80,10 @@ impl ChatPrompt {
     /// # Errors
     /// As [`Self::tokens`].
     pub async fn tokens_and_text(self, model: &Arc<ServedModel>) -> Result<PromptTokens, ApiError> {
-        self.refuse_images()?;
-        let read = |chat: &Self, prompt: RenderedPrompt, model: &ServedModel, images: &Parts| {
-            let (tokens, images) = chat.encode(&prompt, model, images)?;
-            Ok(PromptTokens { tokens, images, text: prompt.text, files_left_out: 0 })
+        self.refuse_media()?;
+        let read = |chat: &Self, prompt: RenderedPrompt, model: &ServedModel, media: &Parts| {
+            let (tokens, media) = chat.encode(&prompt, model, media)?;
+            Ok(PromptTokens { tokens, media, text: prompt.text, files_left_out: 0 })
         };
         self.rendered(model, Parts::new(), read).await
     }
@@ -92,15 +93,15 @@ impl ChatPrompt {
     /// # Errors
     /// As [`Self::tokens`].
     pub async fn text(self, model: &Arc<ServedModel>) -> Result<String, ApiError> {
-        self.refuse_images()?;
+        self.refuse_media()?;
         self.rendered(model, Parts::new(), |_, prompt, _, _| Ok(prompt.text)).await
     }
 
-    /// Refuses images where only texts are rendered.
-    fn refuse_images(&self) -> Result<(), ApiError> {
-        let Some(image) = self.images.first() else { return Ok(()) };
-        let param = image.kind_path.clone();
-        let message = format!("`{param}`: this path renders texts only; leave images out");
+    /// Refuses media where only texts are rendered.
+    fn refuse_media(&self) -> Result<(), ApiError> {
+        let Some(item) = self.media.first() else { return Ok(()) };
+        let param = item.kind_path.clone();
+        let message = format!("`{param}`: this path renders texts only; leave {} out", item.media.several());
         Err(ApiError::Unsupported { param, message })
     }
 
@@ -116,7 +117,7 @@ impl ChatPrompt {
     async fn rendered<T: Send + 'static>(
         self,
         model: &Arc<ServedModel>,
-        images: Parts,
+        media: Parts,
         read: impl FnOnce(&Self, RenderedPrompt, &ServedModel, &Parts) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let slot = model.rendering_slots.clone().acquire_owned().await.map_err(|_| ApiError::Internal)?;
@@ -126,20 +127,20 @@ impl ChatPrompt {
         let handle = tokio::runtime::Handle::current();
         on_blocking_thread(move || {
             let rendering = Rendering::of(&model, &cancellation)?;
-            let find = || async { rendering.content_form() };
-            let form = match model.images {
+            let find = || async { rendering.content_form(&model) };
+            let form = match model.media {
                 Some(_) => *handle.block_on(model.content_form.get_or_try_init(find))?,
                 None => ContentForm::Text,
             };
-            let rendered = match images.is_empty() {
+            let rendered = match media.is_empty() {
                 true if form == ContentForm::Parts => {
                     self.with_messages(as_parts(&self.messages)).render_for(&rendering, &model)
                 }
                 true => self.render_for(&rendering, &model),
-                false => self.render_with_images(&rendering, &model, &images, form),
+                false => self.render_with_media(&rendering, &model, &media, form),
             };
             drop(slot);
-            read(&self, rendered?, &model, &images)
+            read(&self, rendered?, &model, &media)
         })
         .await
     }
@@ -153,19 +154,19 @@ impl ChatPrompt {
         }
     }
 
-    /// Renders, and puts the images into the prompt.
-    fn render_with_images(
+    /// Renders, and puts the media into the prompt.
+    fn render_with_media(
         &self,
         rendering: &Rendering<'_>,
         model: &ServedModel,
-        images: &Parts,
+        media: &Parts,
         form: ContentForm,
     ) -> Result<RenderedPrompt, ApiError> {
-        let Some(model_images) = &model.images else { return Err(ApiError::Internal) };
-        let image_form = if form == ContentForm::Text { ImageForm::mark() } else { ImageForm::Part };
-        let messages = image_form.apply(&self.messages);
+        let media_form = if form == ContentForm::Text { MediaForm::mark() } else { MediaForm::Part };
+        let messages = media_form.apply(&self.messages);
         let chat = self.with_messages(if form == ContentForm::Parts { as_parts(&messages) } else { messages });
-        image_insertion::insert(&chat.render_for(rendering, model)?, &image_form, model_images.spec(), images)
+        let prompt = chat.render_for(rendering, model)?;
+        media_insertion::insert(&prompt, &media_form, &placements(model, media)?, media)
     }
 
     fn with_messages(&self, messages: Value) -> Self {
@@ -179,13 +180,13 @@ impl ChatPrompt {
         values.into_iter().flatten().map(text_bytes).chain(variables).sum()
     }
 
-    /// The tokens of a prompt, and where its images are.
+    /// The tokens of a prompt, and where its media are.
     fn encode(
         &self,
         prompt: &RenderedPrompt,
         model: &ServedModel,
-        images: &Parts,
-    ) -> Result<(Vec<TokenId>, Vec<ImageSpan>), ApiError> {
+        media: &Parts,
+    ) -> Result<(Vec<TokenId>, Vec<MediaSpan>), ApiError> {
         // The template writes special tokens, BOS among them, as text.
         let tokens = model
             .tokenizer
@@ -194,12 +195,7 @@ impl ChatPrompt {
         if tokens.is_empty() {
             return Err(ApiError::invalid("messages", "the chat template renders these `messages` as an empty prompt"));
         }
-        let spans = match (&model.images, images.is_empty()) {
-            (Some(model_images), false) => {
-                image_insertion::spans(&tokens, row_token(model, &model_images.spec().row_token)?, images)?
-            }
-            _ => Vec::new(),
-        };
+        let spans = media_insertion::spans(&tokens, &placements(model, media)?, media)?;
         Ok((tokens, spans))
     }
 
@@ -256,15 +252,24 @@ impl ChatPrompt {
     }
 }
 
-/// The token with this spelling.
-fn row_token(model: &ServedModel, spelling: &str) -> Result<TokenId, ApiError> {
-    match model.tokenizer.encode(spelling, false, true).as_deref() {
-        Ok([token]) => Ok(*token),
-        found => {
-            tracing::error!(spelling, ?found, "the vocabulary has no token for the rows of images");
-            Err(ApiError::Internal)
-        }
-    }
+/// How the model takes the kinds of media that are here.
+fn placements<'a>(model: &'a ServedModel, media: &Parts) -> Result<Vec<Placement<'a>>, ApiError> {
+    let kinds = MediaKind::ALL.into_iter().filter(|kind| media.iter().any(|item| item.kind == *kind));
+    kinds.map(|kind| placement(model, kind)).collect()
+}
+
+fn placement(model: &ServedModel, kind: MediaKind) -> Result<Placement<'_>, ApiError> {
+    let spec = model.media.as_ref().and_then(|media| media.spec(kind)).ok_or(ApiError::Internal)?;
+    let token = |spelling: &String| match model.tokenizer.encode(spelling, false, true).as_deref() {
+        Ok([token]) => Some(*token),
+        _ => None,
+    };
+    let found = spec.row_tokens.iter().find_map(|spelling| Some((spelling, token(spelling)?)));
+    let Some((row_text, row_token)) = found else {
+        tracing::error!(spellings = ?spec.row_tokens, "the vocabulary has no token for the rows of media");
+        return Err(ApiError::Internal);
+    };
+    Ok(Placement { kind, placeholder: &spec.placeholder, row_text, row_token })
 }
 
 /// Shows where the last message ends. The space at its end is gone if the template trims messages.
@@ -324,8 +329,8 @@ impl<'a> Rendering<'a> {
     }
 
     /// How the template takes the content of a message. If it takes parts, it writes the text of one, and something else for an
-    /// image.
-    fn content_form(&self) -> Result<ContentForm, ApiError> {
+    /// item of each kind of media that the model takes.
+    fn content_form(&self, model: &ServedModel) -> Result<ContentForm, ApiError> {
         const TEXT: &str = "Zebra-crossing";
         let render = |content: Value| {
             let messages = json!([{ "role": "user", "content": content }]);
@@ -343,13 +348,16 @@ impl<'a> Rendering<'a> {
             }
         };
         let text = json!({ "type": "text", "text": TEXT });
-        let (with, without) = (render(json!([{ "type": "image" }, text]))?, render(json!([text]))?);
+        let without = render(json!([text]))?;
         // A template of texts writes the list itself, with its brackets and names.
         let is_text = |prompt: &String| {
             prompt.matches(TEXT).count() == 1 && !prompt.contains("\"type\"") && !prompt.contains("'type'")
         };
-        let takes_parts =
-            with.as_ref().is_some_and(is_text) && without.as_ref().is_some_and(is_text) && with != without;
+        let mut takes_parts = without.as_ref().is_some_and(is_text);
+        for kind in model.media.iter().flat_map(|media| media.kinds()) {
+            let with = render(json!([{ "type": kind.part_type() }, text]))?;
+            takes_parts &= with.as_ref().is_some_and(is_text) && with != without;
+        }
         let takes_text = render(json!(TEXT))?.as_ref().is_some_and(is_text);
         Ok(match (takes_parts, takes_text) {
             (false, _) => ContentForm::Text,

@@ -5,14 +5,16 @@
 //! [`answers`], or the whole answers.
 //!
 //! - [`request`], [`options`], [`tenancy`], [`prompt`], [`infill`], [`chat_prompt`], [`thinking`]: what a client asks for
-//! - [`images`]: the images of a request to embedding rows; [`image_source`], [`image_fetch`], [`image_file`]: where they are and
-//!   how their files are read; [`image_insertion`]: their places in the prompt
+//! - [`media`]: the images and audio of a request to embedding rows; [`media_source`], [`media_fetch`], [`media_host`]: where they
+//!   are; [`media_preparation`], [`image_file`], [`audio_file`]: how their files are read, within [`media_limits`];
+//!   [`media_insertion`]: their places in the prompt
 //! - [`accept`], [`constraint`], [`generations`], [`answers`]: the sequences and what they generate
 //! - [`embed`]: texts to vectors; [`score`]: texts to how relevant or similar they are; `vectors`: what both compute
 //! - [`error`], [`blocking`], [`memory`]: leaves
 
 pub(crate) mod accept;
 pub(crate) mod answers;
+mod audio_file;
 pub(crate) mod blocking;
 mod blocks;
 pub(crate) mod chat_prompt;
@@ -20,12 +22,15 @@ mod constraint;
 pub(crate) mod embed;
 pub(crate) mod error;
 pub(crate) mod generations;
-pub mod image_fetch;
 mod image_file;
-mod image_insertion;
-pub(crate) mod image_source;
-pub mod images;
 pub(crate) mod infill;
+pub mod media;
+mod media_fetch;
+pub mod media_host;
+mod media_insertion;
+pub mod media_limits;
+mod media_preparation;
+pub(crate) mod media_source;
 pub(crate) mod memory;
 pub(crate) mod options;
 pub(crate) mod prompt;

@@ -7,7 +7,7 @@ use cuelight_engine::engine::TokenId;
 
 use super::tenancy::Tenancy;
 use crate::core::kv_transfer::KvTransfer;
-use crate::core::prompt_images::PromptImages;
+use crate::core::prompt_media::PromptMedia;
 use crate::core::request::{
     GenerationRequest, PartialSampling, SamplingParams, SpeculationOptions, StopConditions, SubmitError,
 };
@@ -152,7 +152,7 @@ impl GenerationOptions {
         let max_tokens = budget(prompt.len(), context_tokens, self.max_tokens)?;
         let request = GenerationRequest {
             prompt,
-            images: PromptImages::default(),
+            media: PromptMedia::default(),
             sampling: self.sampling.clone(),
             stop: StopConditions { max_tokens, min_tokens: self.stop.min_tokens.min(max_tokens), ..self.stop.clone() },
             // The answers are ranked by probability.

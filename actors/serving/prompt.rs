@@ -4,8 +4,8 @@ use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::tokenizer::Tokenizer;
 
 use super::error::ApiError;
-use super::image_insertion::ImageSpan;
 use super::infill::Infill;
+use super::media_insertion::MediaSpan;
 use crate::pipeline::runtime::ServedModel;
 
 /// A text to tokenise, tokens to use as they are, texts and tokens in turn, or a text with a gap.
@@ -61,7 +61,7 @@ impl PromptField {
         }
         check_vocabulary(&tokens, &self.path, model)?;
         let text = self.text(&model.tokenizer, skip_special);
-        Ok(PromptTokens { tokens, images: Vec::new(), text, files_left_out })
+        Ok(PromptTokens { tokens, media: Vec::new(), text, files_left_out })
     }
 
     /// BOS comes before a text at the start only, and EOS is not added: the client marks the ends with its own ids.
@@ -132,8 +132,8 @@ fn not_in_vocabulary(token: TokenId, path: String, model: &ServedModel) -> ApiEr
 /// A prompt as tokens.
 pub(crate) struct PromptTokens {
     pub tokens: Vec<TokenId>,
-    /// Where its images are.
-    pub images: Vec<ImageSpan>,
+    /// Where its media are.
+    pub media: Vec<MediaSpan>,
     /// A plain prompt as text, for `echo`. The end of a rendered prompt, or all of it where that is wanted.
     pub text: String,
     /// Files of a text with a gap that do not fit the context.

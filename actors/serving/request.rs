@@ -6,7 +6,7 @@ use cuelight_engine::constraint::Grammar;
 
 use super::answers::Shown;
 use super::chat_prompt::ChatPrompt;
-use super::image_source::ImageField;
+use super::media_source::MediaField;
 use super::options::GenerationOptions;
 use super::prompt::PromptField;
 use crate::output::ToolSpec;
@@ -35,10 +35,10 @@ pub(crate) enum PromptInput {
 }
 
 impl PromptInput {
-    /// Takes the images out of a conversation.
-    pub fn take_images(&mut self) -> Vec<ImageField> {
+    /// Takes the media out of a conversation.
+    pub fn take_media(&mut self) -> Vec<MediaField> {
         match self {
-            PromptInput::Chat(chat) => std::mem::take(&mut chat.images),
+            PromptInput::Chat(chat) => std::mem::take(&mut chat.media),
             PromptInput::Plain { .. } => Vec::new(),
         }
     }

@@ -46,13 +46,13 @@ use crate::models::Models;
 use crate::pipeline::planned_file::PlannedFile;
 use crate::pipeline::runtime::{Runtime, ServedModel};
 use crate::serving::accept::{ServingLimits, accept};
-use crate::serving::images::ImageLimits;
+use crate::serving::media_limits::MediaLimits;
 use crate::serving::prompt::{PlainPrompt, PromptField};
 use crate::serving::request::{OutputOptions, PromptInput, ServingRequest};
 
 /// A session is bounded by nothing but its model.
 fn limits() -> ServingLimits {
-    ServingLimits { highest_priority: i32::MIN, request_timeout: None, images: ImageLimits::default() }
+    ServingLimits { highest_priority: i32::MIN, request_timeout: None, media: MediaLimits::default() }
 }
 
 /// A loaded model and a context.

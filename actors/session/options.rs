@@ -118,7 +118,7 @@ pub(super) fn chat_prompt(messages: &[Message]) -> ChatPrompt {
     let message = |message: &Message| json!({ "role": message.role, "content": message.content });
     ChatPrompt {
         messages: Value::Array(messages.iter().map(message).collect()),
-        images: Vec::new(),
+        media: Vec::new(),
         tools: None,
         documents: None,
         variables: Map::new(),

@@ -15,7 +15,7 @@ use crate::mapped_file::FileChange;
 use crate::memory::{TooLarge, format_bytes};
 use crate::model::ModelError;
 use crate::placement::SplitError;
-use crate::vision::error::VisionError;
+use crate::tower::error::TowerError;
 
 /// Why a model cannot be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -29,9 +29,9 @@ pub enum LoadError {
     /// The file is not a model that can run.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The file is not a vision tower that can be computed.
+    /// The file has no encoder of images or audio that can be computed.
     #[error(transparent)]
-    Vision(#[from] VisionError),
+    Tower(#[from] TowerError),
     /// Its tokenizer cannot be used.
     #[error("{}: {source}", path.display())]
     Tokenizer {

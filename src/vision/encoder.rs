@@ -1,20 +1,21 @@
 //! Runs a vision tower and its projectors, tile by tile.
 
 use super::family::Family;
-use super::merge::Merge;
 use super::positions::{Encoding, PositionTable};
 use super::rows::TileRows;
 use super::sizes::TowerSizes;
 use super::tower::SegmentKind;
-use super::{ImageEncoder, PreparedImage, Tile};
+use super::{PreparedImage, Tile};
 use crate::backend::stage::PipelineStage;
 use crate::cancel::LoadCancel;
 use crate::engine::{BLOCK_TOKENS, EngineError, EngineLimits, SequenceRows, Step, StepId};
 use crate::mapped_file::ModelFiles;
+use crate::tower::merge::Merge;
+use crate::tower::steps;
 
 /// A tower and its projectors as segments of a stage: those of the tower, the projector, and one for the output of each deep
 /// segment.
-pub struct TowerEncoder {
+pub struct VisionEncoder {
     stage: Box<dyn PipelineStage>,
     shape: TileShape,
     files: ModelFiles,
@@ -48,7 +49,7 @@ impl TileShape {
     #[must_use]
     pub fn new(sizes: &TowerSizes, family: &Family, class_rows: usize) -> Self {
         let merge = sizes.patches.merge;
-        let merged = Merge { class_rows, patches: merge * merge, merging: family.merging, hidden: sizes.hidden };
+        let merged = Merge { class_rows, neighbours: merge * merge, merging: family.merging, hidden: sizes.hidden };
         let most_pixels = (family.division)(&sizes.division).most_pixels(sizes.image());
         let most_patches = match family.positions.turns() {
             Some(_) => most_pixels / (sizes.patches.side * sizes.patches.side),
@@ -76,7 +77,7 @@ impl TileShape {
     /// The most windows of a tile. Long tiles have windows of one line of squares.
     fn windows(&self) -> usize {
         let Some(side) = self.window else { return 1 };
-        let of_line = side * self.merged.patches;
+        let of_line = side * self.merged.neighbours;
         self.most_patches.div_ceil(of_line) + self.most_patches.div_ceil(of_line * side) + 2
     }
 
@@ -153,21 +154,32 @@ impl TileShape {
     }
 }
 
-fn invalid(reason: String) -> EngineError {
-    EngineError::InvalidStep { step: StepId(0), reason }
-}
-
-impl TowerEncoder {
+impl VisionEncoder {
     /// The tower of a stage with the segments of `shape` and its projectors.
     #[must_use]
     pub fn new(stage: Box<dyn PipelineStage>, shape: TileShape, files: ModelFiles) -> Self {
-        TowerEncoder { stage, shape, files }
+        VisionEncoder { stage, shape, files }
+    }
+
+    /// The embedding rows of an image, [rows, width]. Blocks. `cancel` is checked before each tile.
+    ///
+    /// # Errors
+    /// [`EngineError`] when the device is lost, the files have changed, the image does not belong to this tower, or it was
+    /// cancelled.
+    pub fn encode(&mut self, image: &PreparedImage, cancel: &LoadCancel) -> Result<Vec<f32>, EngineError> {
+        let mut rows = Vec::new();
+        for tile in &image.tiles {
+            cancel.check().map_err(|_| EngineError::Cancelled)?;
+            rows.extend(self.encode_tile(tile)?);
+        }
+        self.files.check().map_err(EngineError::FileChanged)?;
+        Ok(rows)
     }
 
     fn encode_tile(&mut self, tile: &Tile) -> Result<Vec<f32>, EngineError> {
         if !self.shape.fits(tile) {
             let [columns, rows] = tile.grid;
-            return Err(invalid(format!("a tile of {columns} x {rows} patches is not one of this tower")));
+            return Err(steps::invalid(format!("a tile of {columns} x {rows} patches is not one of this tower")));
         }
         let rows = TileRows::new(tile.grid, self.shape.merge, self.shape.window);
         let outputs = self.run_tower(tile, &rows)?;
@@ -176,7 +188,7 @@ impl TowerEncoder {
         for (head, output) in (first..).zip(outputs) {
             let merged = self.shape.merged.apply(output);
             let count = merged.len() / self.shape.merged.width();
-            projected.push(rows.line_by_line(&self.run(head, &whole(count), &[merged])?));
+            projected.push(rows.line_by_line(&self.run(head, &steps::whole(count), &[merged])?));
         }
         Ok(side_by_side(&projected, rows.squares()))
     }
@@ -193,19 +205,8 @@ impl TowerEncoder {
         Ok(outputs)
     }
 
-    /// The output of a segment.
     fn run(&mut self, segment: usize, step: &Step, inputs: &[Vec<f32>]) -> Result<Vec<f32>, EngineError> {
-        let mut output = self.stage.run(segment, step, inputs)?;
-        output.values.pop().ok_or_else(|| invalid("a vision tower has no output".to_owned()))
-    }
-}
-
-/// A step of one sequence of `rows` rows.
-fn whole(rows: usize) -> Step {
-    let block_table = (0..rows.div_ceil(BLOCK_TOKENS) as u32).collect();
-    Step {
-        id: StepId(0),
-        sequences: vec![SequenceRows { tokens: vec![0; rows], block_table, ..SequenceRows::default() }],
+        steps::run(&mut *self.stage, segment, step, inputs)
     }
 }
 
@@ -218,16 +219,4 @@ fn side_by_side(values: &[Vec<f32>], rows: usize) -> Vec<f32> {
         })
     };
     (0..rows).flat_map(row).copied().collect()
-}
-
-impl ImageEncoder for TowerEncoder {
-    fn encode(&mut self, image: &PreparedImage, cancel: &LoadCancel) -> Result<Vec<f32>, EngineError> {
-        let mut rows = Vec::new();
-        for tile in &image.tiles {
-            cancel.check().map_err(|_| EngineError::Cancelled)?;
-            rows.extend(self.encode_tile(tile)?);
-        }
-        self.files.check().map_err(EngineError::FileChanged)?;
-        Ok(rows)
-    }
 }

@@ -1,6 +1,6 @@
 //! What takes the place of an image in the prompt.
 
-use super::ImagePart;
+use crate::media::MediaPart;
 
 /// The tiles of a prepared image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,15 +30,15 @@ impl Arrangement {
 
 /// Parts under construction. Neighbouring texts become one, so that tokens may join them.
 #[derive(Debug, Default)]
-pub struct Parts(Vec<ImagePart>);
+pub struct Parts(Vec<MediaPart>);
 
 impl Parts {
     /// Appends a text.
     #[must_use]
     pub fn text(mut self, text: &str) -> Self {
         match self.0.last_mut() {
-            Some(ImagePart::Text(last)) => last.push_str(text),
-            Some(ImagePart::Rows(_) | ImagePart::Grid(_)) | None => self.0.push(ImagePart::Text(text.to_owned())),
+            Some(MediaPart::Text(last)) => last.push_str(text),
+            Some(MediaPart::Rows(_) | MediaPart::Grid(_)) | None => self.0.push(MediaPart::Text(text.to_owned())),
         }
         self
     }
@@ -47,8 +47,8 @@ impl Parts {
     #[must_use]
     pub fn rows(mut self, count: usize) -> Self {
         match self.0.last_mut() {
-            Some(ImagePart::Rows(last)) => *last += count,
-            Some(ImagePart::Text(_) | ImagePart::Grid(_)) | None => self.0.push(ImagePart::Rows(count)),
+            Some(MediaPart::Rows(last)) => *last += count,
+            Some(MediaPart::Text(_) | MediaPart::Grid(_)) | None => self.0.push(MediaPart::Rows(count)),
         }
         self
     }
@@ -56,13 +56,13 @@ impl Parts {
     /// Appends the embedding rows of a grid of columns and rows.
     #[must_use]
     pub fn grid(mut self, grid: [usize; 2]) -> Self {
-        self.0.push(ImagePart::Grid(grid));
+        self.0.push(MediaPart::Grid(grid));
         self
     }
 
     /// All parts.
     #[must_use]
-    pub fn into_parts(self) -> Vec<ImagePart> {
+    pub fn into_parts(self) -> Vec<MediaPart> {
         self.0
     }
 }

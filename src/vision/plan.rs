@@ -1,36 +1,31 @@
 //! The plan of a vision tower: what its headers say, before its memory is reserved.
 
-use std::path::Path;
 use std::sync::Arc;
 
-use cuelight_shaders::attention::KvType;
-use cuelight_shaders::layer_state::LayerState;
+use cuelight_shaders::attention::KvShape;
 
-use super::encoder::{TileShape, TowerEncoder};
-use super::error::VisionError;
+use super::ImagePreparation;
+use super::encoder::{TileShape, VisionEncoder};
 use super::family::{self, Family};
-use super::head;
 use super::preparation::Preparation;
 use super::sizes::TowerSizes;
-use super::tower::{TowerBuilder, has_class_token, kv_shape, stretched_table};
-use super::{ImageEncoder, ImagePreparation, VisionOptions};
+use super::tower::{TowerBuilder, block_sizes, has_class_token, stretched_table};
 use crate::cancel::LoadCancel;
-use crate::checkpoint::{Checkpoint, OpenError};
-use crate::format::gguf::Gguf;
-use crate::format::hugging_face::Directory;
+use crate::checkpoint::Checkpoint;
 use crate::graph::Graph;
-use crate::load::{LoadError, LoadOptions, ModelPart, Target};
-use crate::mapped_file::ModelFiles;
+use crate::load::LoadError;
+use crate::media::MediaKind;
 use crate::model::builder::BuildError;
 use crate::model::weights::Weights;
+use crate::tower::error::TowerError;
+use crate::tower::plan::{TowerNeeds, TowerPlan};
+use crate::tower::{TowerOptions, file, head};
 
 /// A vision tower whose headers are read.
 pub struct VisionPlan {
     preparation: Arc<Preparation>,
-    part: ModelPart,
+    tower: TowerPlan,
     shape: TileShape,
-    options: LoadOptions,
-    files: ModelFiles,
     description: String,
 }
 
@@ -38,49 +33,34 @@ pub struct VisionPlan {
 ///
 /// # Errors
 /// [`LoadError`] when the file is not a vision tower that can be computed on this device.
-pub fn plan(options: &VisionOptions) -> Result<VisionPlan, LoadError> {
-    let file = open(&options.path)?;
-    let family = family_of(&*file)?;
-    let sizes = TowerSizes::read(&*file, family)?;
-    let built = build(&*file, family, &sizes).map_err(|error| error.in_file(&*file))?;
-    let options = load_options(options);
-    let target = Target::find(options.device.0[0], &options)?;
-    let graphs = built.graphs.into_iter().map(|graph| target.fuse(graph)).collect();
-    let states = vec![LayerState::of_kv(kv_shape(&sizes))];
-    let mut part = ModelPart { target, graphs, states, weights_bytes: 0 };
-    part.count_weights();
+pub fn plan(options: &TowerOptions) -> Result<VisionPlan, LoadError> {
+    plan_of_file(&*file::open(&options.path)?, options)
+}
+
+/// As [`plan`], of an open file.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_of_file(file: &dyn Checkpoint, options: &TowerOptions) -> Result<VisionPlan, LoadError> {
+    let family = family_of(file)?;
+    let sizes = TowerSizes::read(file, family)?;
+    let Built { graphs, shape, width, kv } = build(file, family, &sizes).map_err(|error| error.in_file(file))?;
+    let needs = TowerNeeds { kv, limits: shape.limits(), host_bytes: shape.host_bytes() };
     let side = sizes.image();
     Ok(VisionPlan {
-        preparation: Arc::new(Preparation::new(family, &sizes, built.width)),
-        part,
-        shape: built.shape,
-        options,
-        files: file.files().clone(),
+        preparation: Arc::new(Preparation::new(family, &sizes, width)),
+        tower: TowerPlan::new(file, options, graphs, needs)?,
+        shape,
         description: format!("{}, {} layers, {side} x {side}", family.tower, sizes.layers),
     })
 }
 
-/// A file, or the tower of a directory.
-fn open(path: &Path) -> Result<Box<dyn Checkpoint>, OpenError> {
-    if path.is_dir() { Ok(Box::new(Directory::open_vision_tower(path)?)) } else { Ok(Box::new(Gguf::open(path)?)) }
-}
-
 /// The family of a file.
 fn family_of(file: &dyn Checkpoint) -> Result<&'static Family, LoadError> {
-    let name = || file.path().display().to_string();
-    let architecture = file.str("general.architecture")?;
-    if architecture != "clip" {
-        return Err(VisionError::NotVision { file: name(), found: architecture.to_owned() }.into());
-    }
-    let stated = match file.optional_str("clip.projector_type")? {
-        None | Some("") => file.optional_str("clip.vision.projector_type")?,
-        found => found,
-    };
-    // The first files of LLaVA name no projector.
-    let is_llava = file.optional_bool("clip.has_llava_projector")?.unwrap_or_default();
-    let projector = stated.or(is_llava.then_some("mlp")).ok_or_else(|| VisionError::NoTower { file: name() })?;
-    family::of(projector).ok_or_else(|| {
-        VisionError::UnknownProjector { file: name(), found: projector.to_owned(), known: family::known() }.into()
+    let found = file::projector(file, MediaKind::Image)?;
+    family::of(&found).ok_or_else(|| {
+        let (path, kind) = (file.path().display().to_string(), MediaKind::Image.several());
+        TowerError::UnknownProjector { file: path, kind, found, known: family::known() }.into()
     })
 }
 
@@ -91,15 +71,16 @@ struct Built {
     shape: TileShape,
     /// Values of an embedding row.
     width: usize,
+    /// The keys and values of a layer.
+    kv: KvShape,
 }
 
 fn build(file: &dyn Checkpoint, family: &'static Family, sizes: &TowerSizes) -> Result<Built, BuildError> {
     let mut weights = Weights::new(file);
     let mut shape = TileShape::new(sizes, family, usize::from(has_class_token(&weights)));
     shape.table = stretched_table(&mut weights, family, sizes)?;
-    let builder = TowerBuilder { weights: &mut weights, graph: Graph::default(), sizes, family };
     let (mut graphs, mut width) = (Vec::new(), 0);
-    for segment in builder.build()? {
+    for segment in TowerBuilder::new(&mut weights, sizes, family)?.build()? {
         shape.segments.push(segment.kind);
         graphs.push(segment.graph);
     }
@@ -109,21 +90,7 @@ fn build(file: &dyn Checkpoint, family: &'static Family, sizes: &TowerSizes) -> 
         width += head.output().map_or(0, |output| head.width(output));
         graphs.push(head);
     }
-    Ok(Built { graphs, shape, width })
-}
-
-/// The options of a load on one device, with keys and values as they are computed.
-fn load_options(options: &VisionOptions) -> LoadOptions {
-    LoadOptions {
-        device: options.device.into(),
-        threads: options.threads.max(1),
-        kernel: options.kernel,
-        tuning: options.tuning,
-        vulkan: options.vulkan.clone(),
-        activation_bits: options.activation_bits,
-        kv_type: KvType::F32,
-        ..LoadOptions::new(&options.path)
-    }
+    Ok(Built { graphs, shape, width, kv: block_sizes(sizes, family)?.kv() })
 }
 
 impl VisionPlan {
@@ -133,25 +100,10 @@ impl VisionPlan {
         Arc::clone(&self.preparation) as _
     }
 
-    /// The device whose memory it uses; `None` for the host's memory.
+    /// Its memory.
     #[must_use]
-    pub fn device_memory(&self) -> Option<String> {
-        self.part.target.own_memory(&self.options)
-    }
-
-    /// Bytes of its weights and of its working memory.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        let limits = self.shape.limits();
-        let footprint = self.part.footprint(&self.options, &limits);
-        let kv = footprint.kv_block * limits.kv_blocks as u64;
-        footprint.weights + footprint.scratch + kv + self.shape.host_bytes()
-    }
-
-    /// Its files, which must not change while it is used.
-    #[must_use]
-    pub fn files(&self) -> ModelFiles {
-        self.files.clone()
+    pub fn tower(&self) -> &TowerPlan {
+        &self.tower
     }
 
     /// The tower for people: "SigLIP, 27 layers, 896 x 896".
@@ -164,10 +116,8 @@ impl VisionPlan {
     ///
     /// # Errors
     /// [`LoadError`] when the device fails, the file has changed, or the load was cancelled.
-    pub fn load(self, cancel: &LoadCancel) -> Result<Box<dyn ImageEncoder>, LoadError> {
-        let stage = self.part.build(&self.options, &self.shape.limits(), &mut |_| cancel.check());
-        // An error that was found in a file that changed meanwhile means nothing.
-        self.files.check()?;
-        Ok(Box::new(TowerEncoder::new(stage?, self.shape, self.files)))
+    pub fn load(self, cancel: &LoadCancel) -> Result<VisionEncoder, LoadError> {
+        let files = self.tower.files();
+        Ok(VisionEncoder::new(self.tower.load(cancel)?, self.shape, files))
     }
 }

@@ -1,17 +1,17 @@
 //! Turns an image into tiles of normalized patches, and says what stands for them in the prompt.
 
 use super::division::{Divided, Division};
-use super::error::ImageError;
 use super::family::Family;
 use super::parts::Arrangement;
 use super::patches::Patches;
 use super::sizes::TowerSizes;
-use super::{ImagePreparation, ImageSpec, PreparedImage, RgbImage};
+use super::{ImageError, ImagePreparation, PreparedImage, RgbImage};
+use crate::media::MediaSpec;
 
 /// The preparation of images for a tower.
 #[derive(Debug)]
 pub struct Preparation {
-    spec: ImageSpec,
+    spec: MediaSpec,
     family: &'static Family,
     division: Division,
     patches: Patches,
@@ -25,9 +25,9 @@ impl Preparation {
     pub fn new(family: &'static Family, sizes: &TowerSizes, width: usize) -> Self {
         let division = (family.division)(&sizes.division);
         let pixels_of_row = (sizes.patches.side * sizes.patches.merge).pow(2);
-        let spec = ImageSpec {
+        let spec = MediaSpec {
             placeholder: family.placeholder.to_owned(),
-            row_token: family.row_token.to_owned(),
+            row_tokens: vec![family.row_token.to_owned()],
             rows_see_each_other: family.rows_see_each_other,
             width,
             max_rows: division.most_pixels(sizes.image()) / pixels_of_row,
@@ -42,7 +42,7 @@ impl Preparation {
 }
 
 impl ImagePreparation for Preparation {
-    fn spec(&self) -> &ImageSpec {
+    fn spec(&self) -> &MediaSpec {
         &self.spec
     }
 

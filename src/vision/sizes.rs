@@ -1,14 +1,13 @@
 //! The sizes of a vision tower, from the keys of its file.
 
-use std::fmt::Display;
-
 use super::division::DivisionKeys;
-use super::error::VisionError;
 use super::family::Family;
 use super::patches::Patches;
 use super::positions::Encoding;
 use crate::checkpoint::Checkpoint;
 use crate::load::LoadError;
+use crate::media::MediaKind;
+use crate::tower::keys::Keys;
 
 /// The sizes of a vision tower.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,17 +71,17 @@ impl TowerSizes {
     /// Reads and checks the keys of a file.
     ///
     /// # Errors
-    /// [`LoadError::Gguf`] when a key is missing, [`LoadError::Vision`] when it has a value that is not computed.
+    /// [`LoadError::Gguf`] when a key is missing, [`LoadError::Tower`] when it has a value that is not computed.
     pub fn read(file: &dyn Checkpoint, family: &Family) -> Result<Self, LoadError> {
-        let keys = Keys(file);
-        let side = keys.within("patch_size", 1, MOST_PATCH)?;
-        let image = keys.within("image_size", side, MOST_GRID * side)?;
+        let keys = VisionKeys(Keys::new(file, MediaKind::Image));
+        let side = keys.0.within("patch_size", 1, MOST_PATCH)?;
+        let image = keys.0.within("image_size", side, MOST_GRID * side)?;
         let merge = keys.merge()?.unwrap_or(family.merge);
         let grid = image / side;
         if !grid.is_multiple_of(merge) {
-            return Err(keys.fault("image_size", image, format!("a multiple of {merge} patches of {side} pixels")));
+            return Err(keys.0.fault("image_size", image, format!("a multiple of {merge} patches of {side} pixels")));
         }
-        let hidden = keys.within("embedding_length", 1, 1 << 16)?;
+        let hidden = keys.0.within("embedding_length", 1, 1 << 16)?;
         let heads = keys.heads(hidden, family.positions)?;
         let (layers, has_last_layer) = keys.layers()?;
         let [mean, deviation] = [keys.colors("image_mean")?, keys.colors("image_std")?];
@@ -93,7 +92,7 @@ impl TowerSizes {
             layers,
             has_last_layer,
             heads,
-            epsilon: file.f32(&key("attention.layer_norm_epsilon"))?,
+            epsilon: file.f32(&keys.0.key("attention.layer_norm_epsilon"))?,
             activation: keys.activation()?,
             division: keys.division(grid * side, merge * side)?,
             windows: keys.windows(merge * side)?,
@@ -108,39 +107,15 @@ impl TowerSizes {
     }
 }
 
-/// A key of the tower.
-fn key(name: &str) -> String {
-    format!("clip.vision.{name}")
-}
+/// The keys of a vision tower.
+struct VisionKeys<'a>(Keys<'a>);
 
-/// The keys of the tower in a file.
-struct Keys<'a>(&'a dyn Checkpoint);
-
-impl Keys<'_> {
-    fn fault(&self, name: &str, found: impl Display, wanted: String) -> LoadError {
-        let file = self.0.path().display().to_string();
-        VisionError::Key { file, key: key(name), found: found.to_string(), wanted }.into()
-    }
-
-    fn optional(&self, name: &str) -> Result<Option<usize>, LoadError> {
-        Ok(self.0.optional_u32(&key(name))?.map(|value| value as usize))
-    }
-
-    /// A number between two others.
-    fn within(&self, name: &str, least: usize, most: usize) -> Result<usize, LoadError> {
-        let value = self.0.u32(&key(name))? as usize;
-        if (least..=most).contains(&value) {
-            Ok(value)
-        } else {
-            Err(self.fault(name, value, format!("between {least} and {most}")))
-        }
-    }
-
+impl VisionKeys<'_> {
     /// Patches of a side of the square that becomes one row, where the file says so.
     fn merge(&self) -> Result<Option<usize>, LoadError> {
         for name in ["projector.scale_factor", "spatial_merge_size"] {
-            if self.optional(name)?.is_some() {
-                return self.within(name, 1, MOST_MERGE).map(Some);
+            if self.0.optional(name)?.is_some() {
+                return self.0.within(name, 1, MOST_MERGE).map(Some);
             }
         }
         Ok(None)
@@ -149,36 +124,38 @@ impl Keys<'_> {
     /// The number of heads. Rotations need heads of whole quarters.
     fn heads(&self, hidden: usize, positions: Encoding) -> Result<usize, LoadError> {
         const NAME: &str = "attention.head_count";
-        let heads = self.within(NAME, 1, hidden)?;
+        let heads = self.0.within(NAME, 1, hidden)?;
         let quarters = if positions.turns().is_some() { 4 } else { 1 };
         if hidden.is_multiple_of(heads * quarters) {
             Ok(heads)
         } else {
-            Err(self.fault(NAME, heads, format!("a divisor of {}", hidden / quarters)))
+            Err(self.0.fault(NAME, heads, format!("a divisor of {}", hidden / quarters)))
         }
     }
 
     /// Three numbers, of which a deviation is not 0.
     fn colors(&self, name: &str) -> Result<[f32; 3], LoadError> {
-        let values = self.0.floats(&key(name))?;
+        let values = self.0.file.floats(&self.0.key(name))?;
         let is_usable =
             |values: &[f32; 3]| values.iter().all(|value| value.is_finite() && (name != "image_std" || *value > 0.0));
         let usable = values.first_chunk().filter(|values| is_usable(values)).copied();
-        usable.ok_or_else(|| self.fault(name, format!("{values:?}"), "a number for each of three colors".to_owned()))
+        usable.ok_or_else(|| self.0.fault(name, format!("{values:?}"), "a number for each of three colors".to_owned()))
     }
 
     /// The number of layers that are computed: all, or those before the rows that the projector reads. And whether these are all.
     fn layers(&self) -> Result<(usize, bool), LoadError> {
-        let all = self.within("block_count", 1, 1 << 10)?;
-        match self.0.optional_integers(&key("feature_layer"))?.as_deref() {
+        let all = self.0.within("block_count", 1, 1 << 10)?;
+        match self.0.file.optional_integers(&self.0.key("feature_layer"))?.as_deref() {
             None | Some([]) => Ok((all, true)),
             Some([layer]) if (1..=all as i64).contains(layer) => Ok((*layer as usize, *layer == all as i64)),
-            Some(layers) => Err(self.fault("feature_layer", format!("{layers:?}"), format!("one of the {all} layers"))),
+            Some(layers) => {
+                Err(self.0.fault("feature_layer", format!("{layers:?}"), format!("one of the {all} layers")))
+            }
         }
     }
 
     fn activation(&self) -> Result<TowerActivation, LoadError> {
-        let is_set = |name: &str| self.0.optional_bool(name).map(Option::unwrap_or_default);
+        let is_set = |name: &str| self.0.file.optional_bool(name).map(Option::unwrap_or_default);
         Ok(match (is_set("clip.use_gelu")?, is_set("clip.use_silu")?) {
             (true, _) => TowerActivation::Gelu,
             (false, true) => TowerActivation::Silu,
@@ -189,31 +166,31 @@ impl Keys<'_> {
     /// Whether the sides of an image that are longer than a tile are cut off. Otherwise the others are padded.
     fn is_cropped(&self) -> Result<bool, LoadError> {
         const NAME: &str = "image_aspect_ratio";
-        match self.0.optional_str(&key(NAME))? {
+        match self.0.file.optional_str(&self.0.key(NAME))? {
             None | Some("pad") => Ok(false),
             Some("square") => Ok(true),
-            Some(found) => Err(self.fault(NAME, format!("{found:?}"), "\"pad\" or \"square\"".to_owned())),
+            Some(found) => Err(self.0.fault(NAME, format!("{found:?}"), "\"pad\" or \"square\"".to_owned())),
         }
     }
 
     /// The windows, whose side is a multiple of the pixels of a square.
     fn windows(&self, square: usize) -> Result<Option<WindowSizes>, LoadError> {
-        let Some(every) = self.optional("n_wa_pattern")?.filter(|every| *every > 0) else { return Ok(None) };
-        let pixels = self.optional("window_size")?.filter(|pixels| *pixels > 0).unwrap_or(WINDOW_PIXELS);
+        let Some(every) = self.0.optional("n_wa_pattern")?.filter(|every| *every > 0) else { return Ok(None) };
+        let pixels = self.0.optional("window_size")?.filter(|pixels| *pixels > 0).unwrap_or(WINDOW_PIXELS);
         Ok(Some(WindowSizes { squares: (pixels / square).max(1), every }))
     }
 
     /// The layers before the last one that are marked as deep.
     fn deep_layers(&self, layers: usize) -> Result<Vec<usize>, LoadError> {
         const NAME: &str = "is_deepstack_layers";
-        if self.0.value(&key(NAME)).is_none() {
+        if self.0.file.value(&self.0.key(NAME)).is_none() {
             return Ok(Vec::new());
         }
-        let marks = self.0.bools(&key(NAME))?;
+        let marks = self.0.file.bools(&self.0.key(NAME))?;
         let deep: Vec<usize> = (0..marks.len()).filter(|layer| marks[*layer]).collect();
         match deep.iter().find(|layer| **layer + 1 >= layers) {
             Some(layer) => {
-                Err(self.fault(NAME, format!("true for layer {layer}"), format!("one before the last of {layers}")))
+                Err(self.0.fault(NAME, format!("true for layer {layer}"), format!("one before the last of {layers}")))
             }
             None => Ok(deep),
         }
@@ -223,18 +200,18 @@ impl Keys<'_> {
         let keys = DivisionKeys {
             side,
             multiple,
-            longest: self.optional("preproc_image_size")?,
-            fewest_tiles: self.optional("preproc_min_tiles")?,
-            most_tiles: self.optional("preproc_max_tiles")?,
-            fewest_pixels: self.optional("image_min_pixels")?,
-            most_pixels: self.optional("image_max_pixels")?,
+            longest: self.0.optional("preproc_image_size")?,
+            fewest_tiles: self.0.optional("preproc_min_tiles")?,
+            most_tiles: self.0.optional("preproc_max_tiles")?,
+            fewest_pixels: self.0.optional("image_min_pixels")?,
+            most_pixels: self.0.optional("image_max_pixels")?,
             is_cropped: self.is_cropped()?,
         };
         let limits =
             [("preproc_image_size", keys.longest, 1 << 16), ("preproc_max_tiles", keys.most_tiles, MOST_TILES)];
         match limits.iter().find(|(_, value, most)| value.is_some_and(|value| value == 0 || value > *most)) {
             Some((name, value, most)) => {
-                Err(self.fault(name, value.unwrap_or_default(), format!("between 1 and {most}")))
+                Err(self.0.fault(name, value.unwrap_or_default(), format!("between 1 and {most}")))
             }
             None => Ok(keys),
         }

@@ -88,6 +88,8 @@ class Vision:
     marks: str = "token_type_ids"
     # Layers of the language model that add values of images.
     deep: int = 0
+    # The type of its parts in the messages of chat templates.
+    part: str = "image"
     images: tuple[tuple[int, int], ...] = IMAGES
     has_directory: bool = True
 
@@ -241,10 +243,12 @@ def image(width: int, height: int) -> np.ndarray:
     return ((x * 7 + y * 13 + color * 50 + x * y % 17 * 5) % 256).astype(np.uint8)
 
 
-def template(placeholder: str) -> str:
+def template(placeholder: str, part: str = "image") -> str:
     return (
         "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{% if message['content'] is string %}"
-        "{{ message['content'] }}{% else %}{% for part in message['content'] %}{% if part['type'] == 'image' %}"
+        "{{ message['content'] }}{% else %}{% for part in message['content'] %}{% if part['type'] == '"
+        + part
+        + "' %}"
         + placeholder
         + "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -304,7 +308,7 @@ def write_text(path: Path, name: str, vision: Vision, rng) -> tuple[object, dict
     """The language model; returns transformers' configuration and weights."""
     special = vocabulary.SPECIAL + vision.special
     family = replace(vision.text.family, write_vocabulary=lambda writer: vocabulary.write_byte_level(
-        writer, special, SIZE, template(vision.placeholder)))  # fmt: skip
+        writer, special, SIZE, template(vision.placeholder, vision.part)))  # fmt: skip
     checkpoint = replace(vision.text, family=family)
     config, shapes = families.layers_of(checkpoint)
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[family.architecture])

@@ -1,10 +1,11 @@
 //! Reads the content of a message: a string, or a list of blocks.
 
+use cuelight_engine::media::MediaKind;
 use serde_json::{Map, Value};
 
 use crate::api::fields::{Fields, missing, wrong_type};
 use crate::serving::error::{ApiError, clip};
-use crate::serving::image_source::{ImageField, ImageSource};
+use crate::serving::media_source::{MediaField, MediaSource};
 
 /// A block of content.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,8 +13,8 @@ pub(super) enum Block<'a> {
     Text(&'a str),
     Thinking(&'a str),
     ToolUse { id: &'a str, name: &'a str, input: Map<String, Value> },
-    Image(Box<ImageField>),
-    ToolResult { id: &'a str, text: String, images: Vec<ImageField> },
+    Image(Box<MediaField>),
+    ToolResult { id: &'a str, text: String, images: Vec<MediaField> },
 }
 
 /// Who may write which blocks.
@@ -91,7 +92,7 @@ fn read_tool_result<'a>(block: &Fields<'a>) -> Result<Block<'a>, ApiError> {
 }
 
 /// The text of a part. An image has none and is added to the images.
-fn read_result_part<'a>(part: &Fields<'a>, images: &mut Vec<ImageField>) -> Result<Option<&'a str>, ApiError> {
+fn read_result_part<'a>(part: &Fields<'a>, images: &mut Vec<MediaField>) -> Result<Option<&'a str>, ApiError> {
     let path = part.path("type");
     match part.string("type")?.ok_or_else(|| missing(&path, "\"text\" or \"image\""))? {
         "text" => required(part, "text").map(Some),
@@ -106,7 +107,7 @@ fn read_result_part<'a>(part: &Fields<'a>, images: &mut Vec<ImageField>) -> Resu
     }
 }
 
-fn read_image(block: &Fields<'_>) -> Result<ImageField, ApiError> {
+fn read_image(block: &Fields<'_>) -> Result<MediaField, ApiError> {
     let path = block.path("source");
     let source = block.object("source")?.ok_or_else(|| missing(&path, "the source of the image"))?;
     let kind = source.path("type");
@@ -123,8 +124,9 @@ fn read_image(block: &Fields<'_>) -> Result<ImageField, ApiError> {
         }
     };
     let (text, path) = (required(&source, name)?, source.path(name));
-    let source = if is_url { ImageSource::of_url(text, &path)? } else { ImageSource::Base64(text.to_owned()) };
-    Ok(ImageField { source, path, kind_path: block.path("type"), kind: Some("image") })
+    let source =
+        if is_url { MediaSource::of_url(text, MediaKind::Image, &path)? } else { MediaSource::Base64(text.to_owned()) };
+    Ok(MediaField { media: MediaKind::Image, source, path, kind_path: block.path("type"), kind: Some("image") })
 }
 
 fn no_media(path: String, kind: &str) -> ApiError {

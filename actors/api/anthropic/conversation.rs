@@ -3,13 +3,14 @@
 
 use std::collections::HashMap;
 
+use cuelight_engine::media::MediaKind;
 use serde_json::{Map, Value, json};
 
 use super::content::{self, Author, Block};
 use crate::api::content::Content;
 use crate::api::fields::{Fields, missing};
 use crate::serving::error::{ApiError, clip};
-use crate::serving::image_source::ImageField;
+use crate::serving::media_source::MediaField;
 
 /// A conversation.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,7 +18,7 @@ pub(super) struct Conversation {
     /// Messages for the chat template.
     pub messages: Value,
     /// Their images.
-    pub images: Vec<ImageField>,
+    pub images: Vec<MediaField>,
     /// The last message is the beginning of the answer.
     pub continues_answer: bool,
 }
@@ -60,7 +61,7 @@ struct Turns {
     turns: Vec<Turn>,
     /// The names of the tools called, by the ids of the calls.
     called: HashMap<String, String>,
-    images: Vec<ImageField>,
+    images: Vec<MediaField>,
 }
 
 impl Turns {
@@ -99,7 +100,7 @@ impl Turns {
             match block {
                 Block::Text(text) => turn.content.push_text("\n", text),
                 Block::Image(image) => {
-                    turn.content.push_image();
+                    turn.content.push_media(MediaKind::Image);
                     self.images.push(*image);
                 }
                 Block::Thinking(text) => append_line(&mut turn.reasoning, text),
@@ -110,7 +111,7 @@ impl Turns {
                 Block::ToolResult { id, text, images } => {
                     let result_of = Some((id.to_owned(), self.called.get(id).cloned()));
                     self.turns.push(Turn { role: "tool", content: Content::text(text), result_of, ..Turn::default() });
-                    images.iter().for_each(|_| turn.content.push_image());
+                    images.iter().for_each(|_| turn.content.push_media(MediaKind::Image));
                     self.images.extend(images);
                 }
             }

@@ -11,7 +11,7 @@ use crate::api::extract::JsonBody;
 use crate::api::fields::Fields;
 use crate::api::server::SharedServer;
 use crate::serving::error::ApiError;
-use crate::serving::images;
+use crate::serving::media;
 
 /// Renders and tokenises the prompt, and generates nothing.
 pub(super) async fn count(
@@ -24,8 +24,7 @@ pub(super) async fn count(
     let served = server.served(fields.string("model")?).await?;
     let _permit = served.runtime.try_permit_for(caller.client(), 1)?;
     let model = served.model()?;
-    let images =
-        images::measure(std::mem::take(&mut chat.images), &model, &server.limits().images, &mut memory).await?;
-    let prompt = chat.tokens(&model, images).await?;
+    let parts = media::measure(std::mem::take(&mut chat.media), &model, &server.limits().media, &mut memory).await?;
+    let prompt = chat.tokens(&model, parts).await?;
     Ok(Json(json!({ "input_tokens": prompt.tokens.len() })))
 }

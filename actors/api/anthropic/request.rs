@@ -42,7 +42,7 @@ pub(super) fn read_chat(fields: &Fields<'_>, tools: &Tools) -> Result<ChatPrompt
     let Conversation { messages, images, continues_answer } = Conversation::read(fields)?;
     let prompt = ChatPrompt {
         messages,
-        images,
+        media: images,
         tools: tools.for_template.clone(),
         documents: None,
         variables: thinking::template_variables(fields)?,

@@ -7,6 +7,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use cuelight_engine::engine::TokenId;
+use cuelight_engine::media::MediaKind;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -46,7 +47,7 @@ pub(super) async fn props(
         "bos_token": token(model.tokenizer.bos()),
         "eos_token": token(model.tokenizer.eos()),
         "build_info": concat!("cuelight-", env!("CARGO_PKG_VERSION")),
-        "modalities": { "vision": model.images.is_some(), "audio": false },
+        "modalities": { "vision": model.takes(MediaKind::Image), "audio": model.takes(MediaKind::Audio) },
         "is_sleeping": false,
     })))
 }

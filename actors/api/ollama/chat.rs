@@ -38,10 +38,10 @@ fn read(
 ) -> Result<(ServingRequest, Option<usize>), ApiError> {
     let options = options::read(fields, caller.tenancy(fields, &server.options())?)?;
     let tools = Tools::read(fields)?;
-    let mut images = Vec::new();
+    let mut media = Vec::new();
     let prompt = ChatPrompt {
-        messages: messages::read(fields, &mut images)?,
-        images,
+        messages: messages::read(fields, &mut media)?,
+        media,
         tools: tools.for_template.clone(),
         documents: None,
         variables: call.think.variables.clone(),

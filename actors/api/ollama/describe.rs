@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
+use cuelight_engine::media::MediaKind;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -29,7 +30,7 @@ pub(super) fn details(info: &ModelInfo) -> Value {
     })
 }
 
-/// What the model can do: completion, and of a loaded model perhaps insertion, tools, thinking and vision; or embedding alone.
+/// What the model can do: completion, and of a loaded model perhaps insertion, tools, thinking, vision and audio; or embedding alone.
 /// Ollama has no word for rerankers.
 pub(super) async fn capabilities(info: &ModelInfo) -> Vec<&'static str> {
     if let Some(embedding) = info.model.as_ref().map(|model| model.card.embedding).filter(|made| made.is_only) {
@@ -44,7 +45,8 @@ pub(super) async fn capabilities(info: &ModelInfo) -> Vec<&'static str> {
             ("insert", has_infill),
             ("tools", rules.format.has_tool_calls()),
             ("thinking", rules.format.has_reasoning()),
-            ("vision", model.images.is_some()),
+            ("vision", model.takes(MediaKind::Image)),
+            ("audio", model.takes(MediaKind::Audio)),
         ];
         capabilities.extend(known.into_iter().filter(|(_, has)| *has).map(|(name, _)| name));
     }

@@ -15,8 +15,8 @@ use crate::api::fields::Fields;
 use crate::api::server::{Server, SharedServer};
 use crate::serving::chat_prompt::ChatPrompt;
 use crate::serving::error::ApiError;
-use crate::serving::image_source::ImageField;
 use crate::serving::infill::Infill;
+use crate::serving::media_source::MediaField;
 use crate::serving::prompt::{PlainPrompt, PromptField};
 use crate::serving::request::{OutputOptions, PromptInput, ServingRequest};
 
@@ -100,7 +100,7 @@ fn with_message(
     fields: &Fields<'_>,
     call: &Call,
     prompt: &str,
-    images: Vec<ImageField>,
+    images: Vec<MediaField>,
 ) -> Result<PromptInput, ApiError> {
     let others = [("suffix", text(fields, "suffix")?.is_some()), ("raw", fields.bool("raw")?.unwrap_or(false))];
     if let Some((name, _)) = others.into_iter().find(|(_, is_set)| *is_set) {
@@ -109,13 +109,13 @@ fn with_message(
     templated(fields, call, prompt, images)
 }
 
-fn templated(fields: &Fields<'_>, call: &Call, prompt: &str, images: Vec<ImageField>) -> Result<PromptInput, ApiError> {
+fn templated(fields: &Fields<'_>, call: &Call, prompt: &str, images: Vec<MediaField>) -> Result<PromptInput, ApiError> {
     let system = text(fields, "system")?.map(|system| json!({ "role": "system", "content": system }));
     let messages: Value =
         system.into_iter().chain([json!({ "role": "user", "content": with_images(images.len(), prompt) })]).collect();
     let prompt = ChatPrompt {
         messages,
-        images,
+        media: images,
         tools: None,
         documents: None,
         variables: call.think.variables.clone(),

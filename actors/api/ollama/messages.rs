@@ -2,19 +2,20 @@
 
 use std::collections::VecDeque;
 
+use cuelight_engine::media::MediaKind;
 use serde_json::{Map, Value, json};
 
 use crate::api::content::Content;
 use crate::api::fields::{Fields, missing, wrong_type};
 use crate::api::openai::messages::{call_arguments, read_role};
 use crate::serving::error::ApiError;
-use crate::serving::image_source::{ImageField, ImageSource};
+use crate::serving::media_source::{MediaField, MediaSource};
 
 /// Reads `messages`, and adds their images.
 ///
 /// # Errors
 /// [`ApiError::InvalidRequest`] or [`ApiError::Unsupported`] that names the field by its path.
-pub(super) fn read(fields: &Fields<'_>, images: &mut Vec<ImageField>) -> Result<Value, ApiError> {
+pub(super) fn read(fields: &Fields<'_>, images: &mut Vec<MediaField>) -> Result<Value, ApiError> {
     let path = fields.path("messages");
     let messages = fields.array("messages")?.ok_or_else(|| missing(&path, "a list of messages"))?;
     let mut calls = OpenCalls::default();
@@ -28,29 +29,29 @@ pub(super) fn read(fields: &Fields<'_>, images: &mut Vec<ImageField>) -> Result<
 ///
 /// # Errors
 /// [`ApiError::InvalidRequest`].
-pub(super) fn read_images(fields: &Fields<'_>) -> Result<Vec<ImageField>, ApiError> {
+pub(super) fn read_images(fields: &Fields<'_>) -> Result<Vec<MediaField>, ApiError> {
     let path = fields.path("images");
     let images = fields.array("images")?.into_iter().flatten().enumerate();
     let read = |(index, image): (usize, &Value)| {
         let image_path = format!("{path}[{index}]");
         let Value::String(text) = image else { return Err(wrong_type(&image_path, "an image in base64", image)) };
         let source = match text.starts_with("data:") {
-            true => ImageSource::of_url(text, &image_path)?,
-            false => ImageSource::Base64(text.clone()),
+            true => MediaSource::of_url(text, MediaKind::Image, &image_path)?,
+            false => MediaSource::Base64(text.clone()),
         };
-        Ok(ImageField { path: image_path, kind_path: path.clone(), kind: None, source })
+        Ok(MediaField { media: MediaKind::Image, path: image_path, kind_path: path.clone(), kind: None, source })
     };
     images.map(read).collect()
 }
 
 /// The content of a message with images: they come before its text.
 pub(super) fn with_images(images: usize, text: &str) -> Value {
-    let mut content = Content::images(images);
+    let mut content = Content::media(std::iter::repeat_n(MediaKind::Image, images));
     content.push_text("\n", text);
     content.json()
 }
 
-fn read_message(message: &Fields<'_>, calls: &mut OpenCalls, images: &mut Vec<ImageField>) -> Result<Value, ApiError> {
+fn read_message(message: &Fields<'_>, calls: &mut OpenCalls, images: &mut Vec<MediaField>) -> Result<Value, ApiError> {
     let role = read_role(message)?;
     let own = read_images(message)?;
     let mut read = Map::new();
@@ -175,7 +176,7 @@ mod tests {
         let read = read(&Fields::of_body(&body).unwrap(), &mut images).unwrap();
         let image = json!({ "type": "image" });
         assert_eq!(read[0]["content"], json!([image, image, { "type": "text", "text": "a" }]));
-        assert!(images.iter().all(|image| image.source == ImageSource::Base64("aGk=".to_owned())));
+        assert!(images.iter().all(|image| image.source == MediaSource::Base64("aGk=".to_owned())));
         assert_eq!(
             (images[1].path.as_str(), images[1].kind_path.as_str()),
             ("messages[0].images[1]", "messages[0].images")

@@ -7,30 +7,30 @@ use super::custom_tool;
 use crate::api::content::{self, Content};
 use crate::api::fields::{Fields, missing, wrong_type};
 use crate::serving::error::{ApiError, clip};
-use crate::serving::image_source::ImageField;
+use crate::serving::media_source::MediaField;
 
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
-/// Reads `messages`, and adds their images.
+/// Reads `messages`, and adds their media.
 ///
 /// # Errors
 /// [`ApiError::InvalidRequest`] or [`ApiError::Unsupported`] that names the field by its path.
-pub(super) fn read(fields: &Fields<'_>, images: &mut Vec<ImageField>) -> Result<Value, ApiError> {
+pub(super) fn read(fields: &Fields<'_>, media: &mut Vec<MediaField>) -> Result<Value, ApiError> {
     let path = fields.path("messages");
     let messages = fields.array("messages")?.ok_or_else(|| missing(&path, "a list of messages"))?;
     if messages.is_empty() {
         return Err(ApiError::invalid(path, "`messages` must have at least one message"));
     }
     let messages = messages.iter().enumerate();
-    messages.map(|(index, message)| read_message(&Fields::of(message, format!("{path}[{index}]"))?, images)).collect()
+    messages.map(|(index, message)| read_message(&Fields::of(message, format!("{path}[{index}]"))?, media)).collect()
 }
 
-fn read_message(message: &Fields<'_>, images: &mut Vec<ImageField>) -> Result<Value, ApiError> {
+fn read_message(message: &Fields<'_>, media: &mut Vec<MediaField>) -> Result<Value, ApiError> {
     let role = read_role(message)?;
     let tool_calls = message.array("tool_calls")?.filter(|calls| !calls.is_empty());
     let content = match message.get("content") {
         Some(content) if matches!(role, "user" | "tool") => {
-            read_parts(content, &message.path("content"), images)?.json()
+            read_parts(content, &message.path("content"), media)?.json()
         }
         Some(content) => Value::String(read_content(content, &message.path("content"))?),
         // A turn that only called tools, or an empty answer, has no content, and a tool may have nothing to say.
@@ -79,28 +79,28 @@ pub(in crate::api) fn read_role(message: &Fields<'_>) -> Result<&'static str, Ap
     }
 }
 
-/// The text of a message that may have no images. Parts are joined by line breaks.
+/// The text of a message that may have no media. Parts are joined by line breaks.
 ///
 /// # Errors
 /// As [`read_parts`], and [`ApiError::Unsupported`] for an image.
 pub(super) fn read_content(content: &Value, path: &str) -> Result<String, ApiError> {
-    let mut images = Vec::new();
-    let content = read_parts(content, path, &mut images)?;
-    content::refuse_images(&images)?;
+    let mut media = Vec::new();
+    let content = read_parts(content, path, &mut media)?;
+    content::refuse_media(&media)?;
     Ok(content.into_text())
 }
 
-/// The texts and images of a message. Texts are joined by line breaks.
+/// The texts and media of a message. Texts are joined by line breaks.
 ///
 /// # Errors
 /// [`ApiError::InvalidRequest`] or [`ApiError::Unsupported`] that names the field by its path.
-pub(super) fn read_parts(content: &Value, path: &str, images: &mut Vec<ImageField>) -> Result<Content, ApiError> {
+pub(super) fn read_parts(content: &Value, path: &str, media: &mut Vec<MediaField>) -> Result<Content, ApiError> {
     match content {
         Value::String(text) => Ok(Content::text(text)),
         Value::Array(parts) => {
             let mut read = Content::default();
             for (index, part) in parts.iter().enumerate() {
-                read_part(part, format!("{path}[{index}]"), &mut read, images)?;
+                read_part(part, format!("{path}[{index}]"), &mut read, media)?;
             }
             Ok(read)
         }
@@ -108,7 +108,7 @@ pub(super) fn read_parts(content: &Value, path: &str, images: &mut Vec<ImageFiel
     }
 }
 
-fn read_part(part: &Value, path: String, read: &mut Content, images: &mut Vec<ImageField>) -> Result<(), ApiError> {
+fn read_part(part: &Value, path: String, read: &mut Content, media: &mut Vec<MediaField>) -> Result<(), ApiError> {
     if let Value::String(text) = part {
         read.push_text("\n", text);
         return Ok(());
@@ -118,14 +118,20 @@ fn read_part(part: &Value, path: String, read: &mut Content, images: &mut Vec<Im
     let field = match part.string("type")? {
         Some("text" | "input_text" | "output_text") => "text",
         Some("refusal") => "refusal",
-        Some("image_url") => return add_image(&part, "image_url", read, images),
-        Some("input_image") => return add_image(&part, "input_image", read, images),
-        Some(kind @ ("image" | "input_audio" | "audio_url" | "video_url" | "file" | "input_file")) => {
-            let message = format!("`{path}` cannot be {kind}: only text and image_url are accepted");
+        Some("image_url") => return add(content::read_image_url(&part, "image_url")?, read, media),
+        Some("input_image") => return add(content::read_image_url(&part, "input_image")?, read, media),
+        Some("input_audio") => return add(content::read_input_audio(&part)?, read, media),
+        Some("audio_url") => return add(content::read_audio_url(&part)?, read, media),
+        Some(kind @ ("image" | "video_url" | "file" | "input_file")) => {
+            let message =
+                format!("`{path}` cannot be {kind}: only text, image_url, input_audio and audio_url are accepted");
             return Err(ApiError::Unsupported { param: path, message });
         }
         Some(other) => {
-            let message = format!("`{path}` must be \"text\" or \"image_url\", not {}", clip(other));
+            let message = format!(
+                "`{path}` must be \"text\", \"image_url\", \"input_audio\" or \"audio_url\", not {}",
+                clip(other)
+            );
             return Err(ApiError::invalid(&path, message));
         }
         None => return Err(missing(&path, "\"text\" or \"image_url\"")),
@@ -135,14 +141,9 @@ fn read_part(part: &Value, path: String, read: &mut Content, images: &mut Vec<Im
     Ok(())
 }
 
-fn add_image(
-    part: &Fields<'_>,
-    kind: &'static str,
-    read: &mut Content,
-    images: &mut Vec<ImageField>,
-) -> Result<(), ApiError> {
-    images.push(content::read_image_url(part, kind)?);
-    read.push_image();
+fn add(field: MediaField, read: &mut Content, media: &mut Vec<MediaField>) -> Result<(), ApiError> {
+    read.push_media(field.media);
+    media.push(field);
     Ok(())
 }
 

@@ -74,10 +74,10 @@ pub(in crate::api) fn read_chat(fields: &Fields<'_>) -> Result<ChatPrompt, ApiEr
         let message = "`continue_final_message` and `add_generation_prompt` exclude each other";
         return Err(ApiError::invalid("continue_final_message", message));
     }
-    let mut images = Vec::new();
+    let mut media = Vec::new();
     let prompt = ChatPrompt {
-        messages: messages::read(fields, &mut images)?,
-        images,
+        messages: messages::read(fields, &mut media)?,
+        media,
         tools: Tools::read(fields)?.for_template,
         documents: fields.array("documents")?.map(|documents| json!(documents)),
         variables: template_variables(fields)?,

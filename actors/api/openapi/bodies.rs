@@ -109,7 +109,7 @@ const CONVERSATION: &[Field] = &[
     field(
         "messages",
         List,
-        "The conversation, with roles system, developer, user, assistant and tool; content may have parts of type image_url.",
+        "The conversation, with roles system, developer, user, assistant and tool; content may have parts of type image_url, input_audio and audio_url.",
     ),
     field("tools", List, "The functions and custom tools that the model may call."),
     field("tool_choice", Any, "auto, none, required, a named tool, or allowed_tools."),

@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use crate::serving::thinking::Thinking;
+use cuelight_engine::media::MediaKind;
 
 /// A message or command that the user entered.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,8 +44,8 @@ pub enum Command {
     Save(String),
     /// `/load FILE`
     Load(String),
-    /// `/image FILE`
-    Image(String),
+    /// `/image FILE`, `/audio FILE`
+    Attach(MediaKind, String),
     /// `/exit`
     Exit,
 }
@@ -87,6 +88,7 @@ pub const HELP: &str = "\
 /save FILE          write the conversation to a file
 /load FILE          continue a conversation from a file
 /image FILE         add an image to the next message; a message may also name the file
+/audio FILE         add audio to the next message; a message may also name the file
 /help, /?           show this list
 /exit, /bye         end the chat (also Ctrl-D)
 
@@ -95,7 +97,8 @@ Ctrl-C stops the answer and keeps the conversation.
 ";
 
 /// The commands, for completion.
-pub const COMMANDS: &[&str] = &["/bye", "/clear", "/exit", "/help", "/image", "/load", "/save", "/set", "/show"];
+pub const COMMANDS: &[&str] =
+    &["/audio", "/bye", "/clear", "/exit", "/help", "/image", "/load", "/save", "/set", "/show"];
 
 /// The names that `/show` knows.
 pub const SHOWABLE: &[&str] = &["info", "license", "parameters", "system", "template"];
@@ -137,20 +140,24 @@ pub fn parse(entered: &str) -> Line {
     }
 }
 
-/// The files of images that a message names. Terminals quote the path of a file that is dropped on them, or escape its spaces.
+/// The files of images and audio that a message names. Terminals quote the path of a file that is dropped on them, or escape its spaces.
 #[must_use]
-pub fn images_in(text: &str) -> Vec<PathBuf> {
-    const ENDS: [&str; 6] = [".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp"];
-    let is_image = |path: &PathBuf| {
+pub fn media_in(text: &str) -> Vec<(MediaKind, PathBuf)> {
+    const ENDS: [(MediaKind, &[&str]); 2] = [
+        (MediaKind::Image, &[".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp"]),
+        (MediaKind::Audio, &[".wav", ".mp3", ".flac", ".ogg", ".aac", ".m4a"]),
+    ];
+    let kind_of = |path: PathBuf| {
         let name = path.to_string_lossy().to_ascii_lowercase();
-        ENDS.iter().any(|end| name.ends_with(end)) && path.is_file()
+        let (kind, _) = ENDS.into_iter().find(|(_, ends)| ends.iter().any(|end| name.ends_with(end)))?;
+        path.is_file().then_some((kind, path))
     };
     // An apostrophe of a sentence is no quote.
     let all = words(text).into_iter().chain(text.split_whitespace().map(str::to_owned)).map(PathBuf::from);
-    let mut found: Vec<PathBuf> = Vec::new();
-    for path in all.filter(is_image) {
-        if !found.contains(&path) {
-            found.push(path);
+    let mut found: Vec<(MediaKind, PathBuf)> = Vec::new();
+    for item in all.filter_map(kind_of) {
+        if !found.contains(&item) {
+            found.push(item);
         }
     }
     found
@@ -193,7 +200,8 @@ fn command(text: &str) -> Result<Command, String> {
         "bye" | "exit" | "quit" => Ok(Command::Exit),
         "save" => file(Command::Save),
         "load" => file(Command::Load),
-        "image" => file(|path| Command::Image(unquoted(&path).to_owned())),
+        "image" => file(|path| Command::Attach(MediaKind::Image, unquoted(&path).to_owned())),
+        "audio" => file(|path| Command::Attach(MediaKind::Audio, unquoted(&path).to_owned())),
         "show" => show(rest),
         "set" => set(rest),
         _ => Err(format!("unknown command /{name}; /help lists the commands")),
@@ -295,25 +303,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_may_name_images() {
+    fn a_message_may_name_images_and_audio() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
-        for name in ["a cat.PNG", "dog.jpg", "notes.txt"] {
+        for name in ["a cat.PNG", "dog.wav", "notes.txt"] {
             std::fs::write(path(name), "").unwrap();
         }
-        let (cat, dog) = (path("a cat.PNG"), path("dog.jpg"));
+        let (cat, dog) = (path("a cat.PNG"), path("dog.wav"));
         let escaped = cat.to_string_lossy().replace(' ', "\\ ");
+        let (of_cat, of_dog) = ((MediaKind::Image, cat.clone()), (MediaKind::Audio, dog.clone()));
         assert_eq!(
-            images_in(&format!("What's in {}?  {}", path("no.png").display(), dog.display())),
-            std::slice::from_ref(&dog)
+            media_in(&format!("What's in {}?  {}", path("no.png").display(), dog.display())),
+            std::slice::from_ref(&of_dog)
         );
         assert_eq!(
-            images_in(&format!("{escaped} and '{}' {}", dog.display(), path("notes.txt").display())),
-            [cat.clone(), dog]
+            media_in(&format!("{escaped} and '{}' {}", dog.display(), path("notes.txt").display())),
+            [of_cat.clone(), of_dog]
         );
-        assert_eq!(images_in(&format!("\"{}\"", cat.display())), [cat]);
-        assert!(images_in("see cat.png").is_empty());
-        assert_eq!(parse("/image cat.png"), Line::Command(Command::Image("cat.png".to_owned())));
+        assert_eq!(media_in(&format!("\"{}\"", cat.display())), [of_cat]);
+        assert!(media_in("see cat.png").is_empty());
+        let attach = |kind, name: &str| Line::Command(Command::Attach(kind, name.to_owned()));
+        assert_eq!(parse("/image cat.png"), attach(MediaKind::Image, "cat.png"));
+        assert_eq!(parse("/audio 'a b.wav'"), attach(MediaKind::Audio, "a b.wav"));
     }
 
     fn set_to(text: &str) -> Line {

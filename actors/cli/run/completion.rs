@@ -8,7 +8,7 @@ use rustyline::{Context, Helper};
 
 use super::command::{COMMANDS, SETTABLE, SHOWABLE};
 
-/// Completes commands, the names after `/set` and `/show`, and the files after `/save`, `/load` and `/image`.
+/// Completes commands, the names after `/set` and `/show`, and the files after `/save`, `/load`, `/image` and `/audio`.
 pub struct ChatHelper {
     files: FilenameCompleter,
 }
@@ -33,7 +33,7 @@ impl Completer for ChatHelper {
 
     fn complete(&self, line: &str, position: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
         let before = &line[..position];
-        if ["/save ", "/load ", "/image "].iter().any(|command| before.starts_with(command)) {
+        if ["/save ", "/load ", "/image ", "/audio "].iter().any(|command| before.starts_with(command)) {
             return self.files.complete_path(line, position);
         }
         let (start, words) = candidates(before);

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::cli::error::CliError;
-use crate::pipeline::vision::CachedImage;
+use crate::pipeline::media::CachedMedia;
 
 /// A system prompt and the messages after it.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -21,26 +21,24 @@ pub struct Conversation {
 struct Turn {
     role: String,
     content: String,
-    /// The images before its text.
+    /// The images and audio before its text.
     #[serde(skip)]
-    images: Vec<CachedImage>,
+    media: Vec<CachedMedia>,
 }
 
 impl Turn {
     fn message(&self) -> Value {
-        json!({ "role": self.role, "content": content(&self.content, self.images.len()) })
+        json!({ "role": self.role, "content": content(&self.content, &self.media) })
     }
 }
 
-/// A message's content as chat templates expect it: a text, or a list of images and a text.
-fn content(text: &str, images: usize) -> Value {
-    match images {
-        0 => json!(text),
-        _ => {
-            let images = (0..images).map(|_| json!({ "type": "image" }));
-            images.chain([json!({ "type": "text", "text": text })]).collect()
-        }
+/// A message's content as chat templates expect it: a text, or a list of media and a text.
+fn content(text: &str, media: &[CachedMedia]) -> Value {
+    if media.is_empty() {
+        return json!(text);
     }
+    let media = media.iter().map(|item| json!({ "type": item.parts.kind.part_type() }));
+    media.chain([json!({ "type": "text", "text": text })]).collect()
 }
 
 impl Conversation {
@@ -50,22 +48,22 @@ impl Conversation {
         Conversation { system: system.filter(|text| !text.is_empty()), turns: Vec::new() }
     }
 
-    /// The messages of the conversation, and `next` as the user's last one, with a number of images.
+    /// The messages of the conversation, and `next` as the user's last one, with media.
     #[must_use]
-    pub fn messages_with(&self, next: &str, images: usize) -> Value {
-        self.messages().chain([json!({ "role": "user", "content": content(next, images) })]).collect()
+    pub fn messages_with(&self, next: &str, media: &[CachedMedia]) -> Value {
+        self.messages().chain([json!({ "role": "user", "content": content(next, media) })]).collect()
     }
 
-    /// The images of all messages.
-    pub fn images(&self) -> impl Iterator<Item = &CachedImage> {
-        self.turns.iter().flat_map(|turn| &turn.images)
+    /// The media of all messages.
+    pub fn media(&self) -> impl Iterator<Item = &CachedMedia> {
+        self.turns.iter().flat_map(|turn| &turn.media)
     }
 
-    /// Adds a question with its images, and its answer, which may be incomplete.
-    pub fn keep(&mut self, question: &str, images: Vec<CachedImage>, answer: &str) {
+    /// Adds a question with its media, and its answer, which may be incomplete.
+    pub fn keep(&mut self, question: &str, media: Vec<CachedMedia>, answer: &str) {
         let turn =
-            |role: &str, content: &str, images| Turn { role: role.to_owned(), content: content.to_owned(), images };
-        self.turns.extend([turn("user", question, images), turn("assistant", answer, Vec::new())]);
+            |role: &str, content: &str, media| Turn { role: role.to_owned(), content: content.to_owned(), media };
+        self.turns.extend([turn("user", question, media), turn("assistant", answer, Vec::new())]);
     }
 
     /// Removes all messages and keeps the system prompt.
@@ -102,7 +100,7 @@ impl Conversation {
     /// [`CliError::Io`] when the file cannot be written.
     pub fn save(&self, path: &Path) -> Result<(), CliError> {
         let texts = Conversation {
-            turns: self.turns.iter().map(|turn| Turn { images: Vec::new(), ..turn.clone() }).collect(),
+            turns: self.turns.iter().map(|turn| Turn { media: Vec::new(), ..turn.clone() }).collect(),
             ..self.clone()
         };
         let text = format!("{:#}\n", json!({ "messages": texts.messages().collect::<Value>() }));
@@ -137,7 +135,7 @@ mod tests {
     fn messages_begin_with_the_system_prompt_and_end_with_the_question() {
         let mut conversation = Conversation::new(Some("Be brief.".into()));
         conversation.keep("Hi", Vec::new(), "Hello!");
-        let messages = conversation.messages_with("Why?", 0);
+        let messages = conversation.messages_with("Why?", &[]);
         let roles: Vec<&str> = messages.as_array().unwrap().iter().map(|turn| turn["role"].as_str().unwrap()).collect();
         assert_eq!(roles, ["system", "user", "assistant", "user"]);
         assert_eq!(messages[3]["content"], "Why?");
@@ -150,7 +148,7 @@ mod tests {
         conversation.keep("2", Vec::new(), "two");
         let rest = conversation.without_oldest(1);
         assert_eq!((rest.exchanges(), rest.system.as_deref()), (1, Some("Be brief.")));
-        assert_eq!(rest.messages_with("3", 0)[1]["content"], "2");
+        assert_eq!(rest.messages_with("3", &[])[1]["content"], "2");
         assert_eq!(conversation.without_oldest(9).exchanges(), 0);
     }
 

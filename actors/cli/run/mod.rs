@@ -34,6 +34,7 @@ use super::{CliError, Context, async_runtime, model_help};
 use crate::config::flags::{Flags, RunFlags};
 use crate::config::{Given, Origin};
 use crate::pipeline::runtime::ServedModel;
+use cuelight_engine::media::MediaKind;
 
 /// The settings that a chat user needs first; `run --help` shows them above the others.
 pub const FIRST_SETTINGS: [&str; 5] = ["system", "temp", "max_tokens", "ctx_size", "device"];
@@ -46,6 +47,7 @@ Examples:
   cuelight run demo Why is the sky blue        one answer
   cuelight run demo \"Summarize:\" < letter.txt  the prompt, then the text
   cuelight run org/repo --image cat.jpg \"What is this?\"
+  cuelight run org/repo --audio call.wav \"Summarize the call\"
   cuelight run ./base.gguf --raw Once upon a   continue a text
   git diff | cuelight run org/repo \"Review this:\" --temp 0
   cuelight run demo \"Name a cat\" --json-schema cat.json
@@ -60,6 +62,9 @@ pub struct Args {
     /// Image to ask about, a PNG, JPEG, WebP, GIF or BMP file, for a model with a vision tower; repeat the flag for several.
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
+    /// Audio to ask about, a WAV, MP3, FLAC, Ogg Vorbis or AAC file, for a model with an audio encoder; repeat the flag for several.
+    #[arg(long, value_name = "FILE")]
+    audio: Vec<PathBuf>,
     /// Send the text to the model as it is, without the chat template.
     #[arg(long)]
     raw: bool,
@@ -99,8 +104,9 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let format = format.compile(&started.model, mode == Mode::Chat)?;
     let verbose = args.verbose || context.terminal.talks;
     let mut session = Session::new(started, mode, format, &context.config, verbose, context.terminal);
-    for path in &args.image {
-        tokio.block_on(session.attach(path))?;
+    let images = args.image.iter().map(|path| (MediaKind::Image, path));
+    for (kind, path) in images.chain(args.audio.iter().map(|path| (MediaKind::Audio, path))) {
+        tokio.block_on(session.attach(kind, path))?;
     }
     session.markdown = mode == Mode::Chat && !args.no_markdown && context.terminal.colored;
     let result = match prompt {

@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 
+use cuelight_engine::media::MediaKind;
 use rustyline::config::Configurer;
 use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
@@ -127,10 +128,10 @@ impl Chat<'_> {
 
     /// Answers a question. When the context is full, offers to drop the oldest exchanges, and answers then.
     fn ask(&mut self, text: &str) -> Result<(), CliError> {
-        if self.session.model.images.is_some() {
-            // Terminals write the path of a file that is dropped on them.
-            for path in command::images_in(text) {
-                self.attach(&path)?;
+        // Terminals write the path of a file that is dropped on them.
+        for (kind, path) in command::media_in(text) {
+            if self.session.model.takes(kind) {
+                self.attach(kind, &path)?;
             }
         }
         match self.answer(text) {
@@ -200,7 +201,7 @@ impl Chat<'_> {
             Command::SetContext(tokens) => self.set_context(tokens),
             Command::Save(path) => self.save(Path::new(&path)),
             Command::Load(path) => self.load(Path::new(&path)),
-            Command::Image(path) => self.attach(Path::new(&path)),
+            Command::Attach(kind, path) => self.attach(kind, Path::new(&path)),
             Command::ShowParameters => print(&parameters(session)),
             Command::ShowInfo => print(&info(session)),
             Command::ShowLicense => {
@@ -220,13 +221,12 @@ impl Chat<'_> {
         }
     }
 
-    /// Adds an image to the next message.
-    fn attach(&mut self, path: &Path) -> Result<(), CliError> {
-        self.tokio.block_on(self.session.attach(path))?;
-        let count = self.session.attached();
-        self.context
-            .terminal
-            .notice(&format!("the next message has {count} image{}", if count == 1 { "" } else { "s" }));
+    /// Adds an image or an audio clip to the next message.
+    fn attach(&mut self, kind: MediaKind, path: &Path) -> Result<(), CliError> {
+        self.tokio.block_on(self.session.attach(kind, path))?;
+        let count = self.session.attached(kind);
+        let plural = if count == 1 { "" } else { "s" };
+        self.context.terminal.notice(&format!("the next message has {count} {}{plural}", kind.one()));
         Ok(())
     }
 
@@ -234,11 +234,11 @@ impl Chat<'_> {
         self.session.conversation.save(path)?;
         let count = self.session.conversation.len();
         let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let images = match self.session.conversation.images().next() {
-            Some(_) => ", without their images",
+        let media = match self.session.conversation.media().next() {
+            Some(_) => ", without their images and audio",
             None => "",
         };
-        self.context.terminal.notice(&format!("saved {count} messages to {}{images}", whole.display()));
+        self.context.terminal.notice(&format!("saved {count} messages to {}{media}", whole.display()));
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use cuelight_engine::engine::{AdapterUse, TokenId};
 use cuelight_engine::format::chat_template::{Cancellation, TemplateInputs};
+use cuelight_engine::media::MediaKind;
 
 use super::answer_format::{AnswerFormat, NO_REASONING, reasons};
 use super::command::Change;
@@ -17,16 +18,17 @@ use crate::cli::async_runtime;
 use crate::cli::error::CliError;
 use crate::cli::terminal::Terminal;
 use crate::config::Config;
-use crate::core::prompt_images::PromptImages;
+use crate::core::prompt_media::PromptMedia;
 use crate::core::request::{
     Event, FinishReason, GenerationRequest, SamplingParams, StopConditions, SubmitError, Usage,
 };
 use crate::output::{Delta, OutputParser};
+use crate::pipeline::media::CachedMedia;
 use crate::pipeline::runtime::{Generation, OutputRules, Runtime, ServedModel};
-use crate::pipeline::vision::CachedImage;
 use crate::serving::chat_prompt::ChatPrompt;
-use crate::serving::image_source::{ImageField, ImageSource};
-use crate::serving::images::{self, ImageLimits, prompt_images};
+use crate::serving::media::{self, prompt_media};
+use crate::serving::media_limits::MediaLimits;
+use crate::serving::media_source::{MediaField, MediaSource};
 
 /// How a text becomes a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,8 +109,8 @@ pub struct Session {
     pub max_tokens: Option<usize>,
     /// Whether to print statistics.
     pub verbose: bool,
-    /// The images of the next question.
-    attached: Vec<CachedImage>,
+    /// The images and audio of the next question.
+    attached: Vec<CachedMedia>,
     /// Whether to render the Markdown of answers, which needs a terminal with colours.
     pub markdown: bool,
     terminal: Terminal,
@@ -180,29 +182,33 @@ impl Session {
         self.runtime.shutdown(Duration::ZERO).await;
     }
 
-    /// Adds an image to the next question.
+    /// Adds an image or an audio clip to the next question.
     ///
     /// # Errors
-    /// [`CliError`] when the model takes no images, or the file is not read as one.
-    pub async fn attach(&mut self, path: &Path) -> Result<(), CliError> {
-        if self.mode == Mode::Raw || self.model.images.is_none() {
-            let advice = "it needs a chat template and a vision tower; --mmproj FILE gives it one";
-            return Err(CliError::Usage(format!("the model takes no images: {advice}")));
+    /// [`CliError`] when the model takes none, or the file is not read as one.
+    pub async fn attach(&mut self, kind: MediaKind, path: &Path) -> Result<(), CliError> {
+        if self.mode == Mode::Raw || !self.model.takes(kind) {
+            let encoder = match kind {
+                MediaKind::Image => "a vision tower",
+                MediaKind::Audio => "an audio encoder",
+            };
+            let advice = format!("it needs a chat template and {encoder}; --mmproj FILE gives it one");
+            return Err(CliError::Usage(format!("the model takes no {}: {advice}", kind.several())));
         }
         let shown = path.display().to_string();
-        let bytes = std::fs::read(path).map_err(CliError::io(format!("read the image {shown}")))?;
-        let source = ImageSource::File(bytes);
-        let field = ImageField { path: shown.clone(), kind_path: shown, kind: None, source };
-        let limits = ImageLimits::default();
-        let encoded = images::encode(vec![field], &self.model, &limits, None, &mut ()).await;
+        let bytes = std::fs::read(path).map_err(CliError::io(format!("read the {} {shown}", kind.one())))?;
+        let source = MediaSource::File(bytes);
+        let field = MediaField { media: kind, path: shown.clone(), kind_path: shown, kind: None, source };
+        let limits = MediaLimits::default();
+        let encoded = media::encode(vec![field], &self.model, &limits, None, &mut ()).await;
         self.attached.extend(encoded.map_err(CliError::other)?);
         Ok(())
     }
 
-    /// The number of images of the next question.
+    /// The number of items of a kind in the next question.
     #[must_use]
-    pub fn attached(&self) -> usize {
-        self.attached.len()
+    pub fn attached(&self, kind: MediaKind) -> usize {
+        self.attached.iter().filter(|item| item.parts.kind == kind).count()
     }
 
     /// Sends the question and passes the answer to `write` as it streams. The conversation keeps the question with the
@@ -215,9 +221,9 @@ impl Session {
         question: &str,
         write: impl FnMut(Piece<'_>) -> Result<(), CliError>,
     ) -> Result<Ended, AnswerError> {
-        let Prompt { tokens, text, images } = self.prompt(&self.conversation, question).await?;
+        let Prompt { tokens, text, media } = self.prompt(&self.conversation, question).await?;
         let rules = self.output_rules().await;
-        let request = GenerationRequest { images, ..self.request(tokens, &text, &rules) };
+        let request = GenerationRequest { media, ..self.request(tokens, &text, &rules) };
         let permit = self.runtime.try_permit(1)?;
         let mut generation = self.runtime.submit(&permit, request).await?;
         let parser = rules.parser(self.mode == Mode::Chat, None, &text);
@@ -256,17 +262,17 @@ impl Session {
     }
 
     async fn prompt(&self, conversation: &Conversation, question: &str) -> Result<Prompt, CliError> {
-        let images: Vec<CachedImage> = conversation.images().chain(&self.attached).cloned().collect();
-        // The template of a model with images may take no texts.
-        if self.mode == Mode::Chat && self.model.images.is_some() {
-            return self.prompt_with_images(conversation, question, images).await;
+        let media: Vec<CachedMedia> = conversation.media().chain(&self.attached).cloned().collect();
+        // The template of a model with media may take no texts.
+        if self.mode == Mode::Chat && self.model.media.is_some() {
+            return self.prompt_with_media(conversation, question, media).await;
         }
         let tokenizer = &self.model.tokenizer;
         let (text, guards) = match (self.mode, &self.model.chat_template) {
             (Mode::Chat, Some(template)) => {
                 let variables = self.format.thinking.variables();
                 let inputs = TemplateInputs {
-                    messages: &conversation.messages_with(question, 0),
+                    messages: &conversation.messages_with(question, &[]),
                     tools: None,
                     documents: None,
                     add_generation_prompt: true,
@@ -282,18 +288,18 @@ impl Session {
             Some(guards) => tokenizer.encode_guarded(&text, &guards, false),
             None => tokenizer.encode(&text, true, true),
         };
-        Ok(Prompt { tokens: tokens.map_err(CliError::other)?, text, images: PromptImages::default() })
+        Ok(Prompt { tokens: tokens.map_err(CliError::other)?, text, media: PromptMedia::default() })
     }
 
-    async fn prompt_with_images(
+    async fn prompt_with_media(
         &self,
         conversation: &Conversation,
         question: &str,
-        images: Vec<CachedImage>,
+        media: Vec<CachedMedia>,
     ) -> Result<Prompt, CliError> {
         let chat = ChatPrompt {
-            messages: conversation.messages_with(question, self.attached.len()),
-            images: Vec::new(),
+            messages: conversation.messages_with(question, &self.attached),
+            media: Vec::new(),
             tools: None,
             documents: None,
             variables: self.format.thinking.variables(),
@@ -301,10 +307,10 @@ impl Session {
             continue_final_message: false,
             add_special_tokens: false,
         };
-        let parts = images.iter().map(|image| image.parts.clone()).collect();
+        let parts = media.iter().map(|item| item.parts.clone()).collect();
         let prompt = chat.tokens(&self.model, parts).await.map_err(CliError::other)?;
-        let images = prompt_images(&prompt, &images, &self.model);
-        Ok(Prompt { tokens: prompt.tokens, text: prompt.text, images })
+        let media = prompt_media(&prompt, &media, &self.model);
+        Ok(Prompt { tokens: prompt.tokens, text: prompt.text, media })
     }
 
     fn request(&self, prompt: Vec<TokenId>, text: &str, rules: &OutputRules) -> GenerationRequest {
@@ -354,7 +360,7 @@ impl Session {
 struct Prompt {
     tokens: Vec<TokenId>,
     text: String,
-    images: PromptImages,
+    media: PromptMedia,
 }
 
 /// A piece of an answer.

@@ -21,7 +21,7 @@ use cuelight_engine::sample::{choose_by_row, token_of};
 
 use super::trunk_store::TrunkStore;
 use crate::core::draft::{DraftReply, DraftRequest, HiddenShare};
-use crate::core::prompt_images::PromptImages;
+use crate::core::prompt_media::PromptMedia;
 use crate::core::request::RequestId;
 use crate::pipeline::policy::kv_blocks::{BlockHandle, BlockManager};
 use crate::pipeline::policy::prefix_cache::Content;
@@ -177,7 +177,7 @@ impl DraftGenerator {
         let text = request.tokens.get(shift..end)?;
         self.clock += 1;
         let sequence = self.sequences.entry(request.id).or_insert_with(|| {
-            let found = self.blocks.find_prefix(&request.scope, text, &PromptImages::default());
+            let found = self.blocks.find_prefix(&request.scope, text, &PromptMedia::default());
             let tokens = text[..found.len() * BLOCK_TOKENS].to_vec();
             Computed { origin: 0, tokens, shared_blocks: found.len(), blocks: self.blocks.take(&found), last_use: 0 }
         });

@@ -96,7 +96,7 @@ mod tests {
             hash: BlockHash([1; 32]),
             before: BlockHash([2; 32]),
             tokens: [3; 16],
-            has_image: false,
+            has_media: false,
             is_portable: true,
         };
         let content = UnitContent::of_block(block);

@@ -125,7 +125,7 @@ mod tests {
             hash: BlockHash([number; 32]),
             before: BlockHash([9; 32]),
             tokens: [7; 16],
-            has_image: false,
+            has_media: false,
             is_portable: true,
         }
     }

@@ -19,8 +19,8 @@ pub(super) struct Batch {
     pub sequences_left: usize,
     logits_rows_left: usize,
     hidden_rows_left: usize,
-    /// Rows that drafts and short prompts leave to the image of a running prompt, all of whose rows must be in one step.
-    pub image_rows: usize,
+    /// Rows that drafts and short prompts leave to the media item of a running prompt, all of whose rows must be in one step.
+    pub media_rows: usize,
     /// Whether the drafter needs the hidden values of sequences that it drafts for.
     drafter_reads_hidden: bool,
     /// Minimum number of prompt rows, if any prompt is ready, whatever the time.
@@ -43,7 +43,7 @@ impl Batch {
 
     /// Number of rows that drafts may still use.
     pub fn draft_rows_left(&self) -> usize {
-        self.rows_left.saturating_sub(self.image_rows).min(self.logits_rows_left)
+        self.rows_left.saturating_sub(self.media_rows).min(self.logits_rows_left)
     }
 
     /// Number of rows that canvases may still use.
@@ -70,7 +70,7 @@ impl Batch {
         member.to += drafted;
         member.draft = Some(member_draft);
         rows.tokens.extend(&draft.tokens);
-        rows.rope_positions.extend(sequence.images.rope_positions(member.to - drafted..member.to));
+        rows.rope_positions.extend(sequence.media.rope_positions(member.to - drafted..member.to));
         rows.block_table = block_table(sequence, member.to);
         rows.state.to.extend((2..).zip(&sequence.state.drafted).map(|(rows, slot)| (rows, slot.id())));
         rows.logits = LogitsWanted::All;
@@ -92,7 +92,7 @@ impl Batch {
         self.rows_left -= rows;
         self.sequences_left -= 1;
         self.logits_rows_left -= logits_rows;
-        let may_draft = sequence.speculates && sequence.images.is_empty();
+        let may_draft = sequence.speculates && sequence.media.is_empty();
         let returns_hidden = self.drafter_reads_hidden && may_draft && sequence.hidden.is_none();
         self.hidden_rows_left -= if returns_hidden { rows } else { hidden_rows.len() };
         self.work.add(Work::of(from, rows));
@@ -114,9 +114,9 @@ impl Batch {
             logits: if samples && logits == LogitsWanted::Last { sequence.next_token() } else { logits },
             returns_hidden,
             second_text: sequence.second_text,
-            embeddings: sequence.images.rows_at(from..to),
-            rope_positions: sequence.images.rope_positions(from..to),
-            sees_later: sequence.next_image_rows().is_some(),
+            embeddings: sequence.media.rows_at(from..to),
+            rope_positions: sequence.media.rope_positions(from..to),
+            sees_later: sequence.next_media_rows().is_some(),
             ..SequenceRows::default()
         });
         let has_task = logits_rows + hidden_rows.len() > 0;
@@ -226,7 +226,7 @@ impl Policy {
             sequences_left: self.limits.max_sequences,
             logits_rows_left: self.limits.max_logits_rows,
             hidden_rows_left: self.limits.hidden.max_rows,
-            image_rows: self.next_image_rows(),
+            media_rows: self.next_media_rows(),
             drafter_reads_hidden: self.drafter_ready && self.limits.hidden.all_rows,
             least_prompt_rows: 0,
             prompt_rows: 0,
@@ -238,9 +238,9 @@ impl Policy {
         }
     }
 
-    /// The rows of the image that is next in the first running prompt with one.
-    fn next_image_rows(&self) -> usize {
-        self.ready().find_map(Sequence::next_image_rows).unwrap_or(0)
+    /// The rows of the media item that is next in the first running prompt with one.
+    fn next_media_rows(&self) -> usize {
+        self.ready().find_map(Sequence::next_media_rows).unwrap_or(0)
     }
 
     fn first_suspect(&self) -> Option<Rank> {
@@ -299,7 +299,7 @@ impl Policy {
             // All of its rows, or none.
             let fits = sequence.remaining() <= batch.rows_left.min(batch.hidden_rows_left(sequence));
             if fits { sequence.remaining() } else { return }
-        } else if let Some(rows) = sequence.next_image_rows() {
+        } else if let Some(rows) = sequence.next_media_rows() {
             rows.min(batch.rows_left)
         } else {
             rows.min(batch.rows_left).min(self.config.prefill_chunk_tokens.max(1))

@@ -95,8 +95,8 @@ impl Policy {
     fn model_draft_lengths(&self, decoding: &[RequestId]) -> Vec<(RequestId, usize)> {
         let may_ask = |id: &&RequestId| {
             let sequence = &self.sequences[*id];
-            // The draft model does not see images.
-            sequence.speculates && sequence.images.is_empty() && sequence.drafter.model.may_ask(sequence.length())
+            // The draft model does not see media.
+            sequence.speculates && sequence.media.is_empty() && sequence.drafter.model.may_ask(sequence.length())
         };
         let asked: Vec<_> = decoding.iter().filter(may_ask).copied().collect();
         let lengths = match self.config.speculation {

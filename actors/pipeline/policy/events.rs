@@ -13,7 +13,7 @@ use crate::core::cached_unit::{KeptUnit, UnitContent, UnitId};
 use crate::core::draft::{DraftReply, DraftRequest, DraftSource};
 use crate::core::kv_transfer::{KvTransfer, PeerAddress};
 use crate::core::prefix_scope::PrefixScope;
-use crate::core::prompt_images::PromptImages;
+use crate::core::prompt_media::PromptMedia;
 use crate::core::request::{GenerationError, RequestId, SpeculationOptions};
 use crate::core::tier::{FetchId, Tier, TierLimits};
 
@@ -24,8 +24,8 @@ pub struct Submission {
     pub id: RequestId,
     /// Its prompt.
     pub prompt: Vec<TokenId>,
-    /// The images whose rows take the place of some of its tokens.
-    pub images: PromptImages,
+    /// The media whose rows take the place of some of its tokens.
+    pub media: PromptMedia,
     /// Maximum number of generated tokens. 0 reserves no space for an answer.
     pub max_tokens: usize,
     /// Lower values run first.
@@ -63,7 +63,7 @@ impl Submission {
         Submission {
             id,
             prompt,
-            images: PromptImages::default(),
+            media: PromptMedia::default(),
             max_tokens,
             priority: 0,
             client: None,

@@ -16,7 +16,7 @@ use super::prefix_cache::{Content, PrefixCache};
 use crate::core::block_hash::BlockContent;
 use crate::core::cache_change::CacheChange;
 use crate::core::prefix_scope::PrefixScope;
-use crate::core::prompt_images::PromptImages;
+use crate::core::prompt_media::PromptMedia;
 
 /// One reference to a block. Released with [`BlockManager::release`].
 #[derive(Debug, PartialEq, Eq)]
@@ -165,11 +165,11 @@ impl<S: BuildHasher> BlockManager<S> {
         BlockHandle(id)
     }
 
-    /// The blocks that contain the longest known prefix of `tokens` with `images`, in whole blocks.
-    pub fn find_prefix(&self, scope: &PrefixScope, tokens: &[TokenId], images: &PromptImages) -> Vec<BlockId> {
+    /// The blocks that contain the longest known prefix of `tokens` with `media`, in whole blocks.
+    pub fn find_prefix(&self, scope: &PrefixScope, tokens: &[TokenId], media: &PromptMedia) -> Vec<BlockId> {
         let mut prefix: Vec<BlockId> = Vec::new();
         for (index, block) in tokens.chunks_exact(BLOCK_TOKENS).enumerate() {
-            let content = Content::new(scope, prefix.last().copied(), block).with_image(images.key_of_block(index));
+            let content = Content::new(scope, prefix.last().copied(), block).with_media(media.key_of_block(index));
             let Some(id) = self.contents.find(&content) else { break };
             prefix.push(id);
         }
@@ -342,7 +342,7 @@ mod tests {
         salt: Option<&Arc<str>>,
         tokens: &[TokenId],
     ) -> Vec<BlockHandle> {
-        let found = manager.find_prefix(&scope(salt), tokens, &PromptImages::default());
+        let found = manager.find_prefix(&scope(salt), tokens, &PromptMedia::default());
         manager.take(&found)
     }
 
@@ -369,7 +369,7 @@ mod tests {
         let first = compute(&mut manager, None, &prompt);
         let second = take_prefix(&mut manager, None, &prompt[..40]);
         assert_eq!(ids(&second), ids(&first)[..2]);
-        assert_eq!(manager.find_prefix(&scope(None), &prompt[..40], &PromptImages::default()).len(), 2);
+        assert_eq!(manager.find_prefix(&scope(None), &prompt[..40], &PromptMedia::default()).len(), 2);
         assert_eq!((manager.used(), manager.cached()), (3, 0));
         release_all(&mut manager, first.into_iter().chain(second).collect());
         assert_eq!((manager.used(), manager.cached()), (0, 3));

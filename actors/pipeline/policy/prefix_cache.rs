@@ -1,7 +1,7 @@
 //! An index of what the blocks of the KV cache contain, so that a prompt finds the blocks of its prefix.
 //!
-//! The keys and values of a block follow from its tokens and images and everything before them. Its [`Content`] is its tokens, the
-//! key of its images and the block before it, or for a first block the scope of its prompt: tenant and adapter. The index compares
+//! The keys and values of a block follow from its tokens and media and everything before them. Its [`Content`] is its tokens, the
+//! key of its media and the block before it, or for a first block the scope of its prompt: tenant and adapter. The index compares
 //! whole contents, so a hash collision costs time but never returns the blocks of another prompt.
 
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use cuelight_engine::engine::{BLOCK_TOKENS, BlockId, TokenId};
 
 use crate::core::block_hash::{BlockContent, BlockHash};
 use crate::core::prefix_scope::{PrefixScope, ScopeAdapter};
-use crate::core::prompt_images::ImageKey;
+use crate::core::prompt_media::MediaKey;
 
 /// What precedes a block.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -22,12 +22,12 @@ enum Before {
     Block(BlockId),
 }
 
-/// The content of a full block: its tokens and images and everything before them.
+/// The content of a full block: its tokens and media and everything before them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Content {
     before: Before,
     tokens: [TokenId; BLOCK_TOKENS],
-    image: Option<ImageKey>,
+    media: Option<MediaKey>,
 }
 
 impl Content {
@@ -39,13 +39,13 @@ impl Content {
     pub fn new(scope: &PrefixScope, before: Option<BlockId>, tokens: &[TokenId]) -> Self {
         let tokens = tokens.try_into().expect("the tokens of one block");
         let before = before.map_or_else(|| Before::Start(scope.clone()), Before::Block);
-        Content { before, tokens, image: None }
+        Content { before, tokens, media: None }
     }
 
-    /// The content with rows of images in the place of some tokens.
+    /// The content with rows of media in the place of some tokens.
     #[must_use]
-    pub fn with_image(self, image: Option<ImageKey>) -> Self {
-        Content { image, ..self }
+    pub fn with_media(self, media: Option<MediaKey>) -> Self {
+        Content { media, ..self }
     }
 }
 
@@ -101,8 +101,8 @@ impl<S: BuildHasher> PrefixCache<S> {
                 (identity.hash, identity.is_portable, adapter.clone())
             }
         };
-        let (hash, has_image) = (before.then(&content.tokens, content.image.as_ref()), content.image.is_some());
-        let identity = BlockContent { hash, before, tokens: content.tokens, has_image, is_portable };
+        let (hash, has_media) = (before.then(&content.tokens, content.media.as_ref()), content.media.is_some());
+        let identity = BlockContent { hash, before, tokens: content.tokens, has_media, is_portable };
         Known { content, identity, adapter }
     }
 

@@ -125,8 +125,8 @@ impl Policy {
                 continue;
             }
             // Admitting other prompts may have preempted it or evicted its cached prefix.
-            let leaves_image = even_rows <= batch.rows_left.saturating_sub(batch.image_rows);
-            if leaves_image && self.running.contains(&rank) && self.sequences[&rank.id].remaining() <= even_rows {
+            let leaves_media = even_rows <= batch.rows_left.saturating_sub(batch.media_rows);
+            if leaves_media && self.running.contains(&rank) && self.sequences[&rank.id].remaining() <= even_rows {
                 let before = batch.rows_left;
                 self.add(rank.id, even_rows, victims, batch, effects);
                 // These rows do not count towards the minimum for the other prompts.
@@ -245,11 +245,11 @@ impl Policy {
         let wanted = sequence.most_next_rows();
         // It cannot be divided: it joins the step if there is time for all of it, or none would run.
         let is_whole = self.limits.hidden.whole_sequences;
-        let (is_image, others) = (sequence.next_image_rows().is_some(), batch.members.len());
-        if (is_whole && rows < wanted && others > 0) || (is_image && rows < wanted && batch.prompt_rows > 0) {
+        let (is_media, others) = (sequence.next_media_rows().is_some(), batch.members.len());
+        if (is_whole && rows < wanted && others > 0) || (is_media && rows < wanted && batch.prompt_rows > 0) {
             return false;
         }
-        if is_whole || is_image {
+        if is_whole || is_media {
             rows = rows.max(wanted);
         }
         self.add(id, rows, victims, batch, effects);

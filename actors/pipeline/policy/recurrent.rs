@@ -23,7 +23,7 @@ impl Policy {
     /// What the cache has of a waiting sequence's prefix.
     pub(super) fn find_prefix(&self, sequence: &Sequence) -> CachedPrefix {
         let blocks = match self.config.prefix_cache {
-            true => self.blocks.find_prefix(&sequence.scope, sequence.cacheable(), &sequence.images),
+            true => self.blocks.find_prefix(&sequence.scope, sequence.cacheable(), &sequence.media),
             false => Vec::new(),
         };
         let usable = match self.slots.is_used() {

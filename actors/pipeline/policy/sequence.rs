@@ -13,7 +13,7 @@ use super::tiers::loading::Loading;
 use crate::core::block_hash::{BlockContent, BlockHash};
 use crate::core::kv_transfer::KvTransfer;
 use crate::core::prefix_scope::PrefixScope;
-use crate::core::prompt_images::{NextRows, PromptImages};
+use crate::core::prompt_media::{NextRows, PromptMedia};
 use crate::core::request::{MAX_STEP_TOKENS, RequestId};
 use crate::core::shared_limit::Client;
 
@@ -61,8 +61,8 @@ pub(super) struct Sequence {
     /// Prompt tokens and sampled tokens: everything needed to recompute the sequence.
     pub tokens: Vec<TokenId>,
     pub prompt_tokens: usize,
-    /// The images of the prompt, whose rows take the place of tokens.
-    pub images: PromptImages,
+    /// The media of the prompt, whose rows take the place of tokens.
+    pub media: PromptMedia,
     /// Whether its client wants to know how much of the prompt is computed.
     pub reports_progress: bool,
     /// Length at which the sampler ends it.
@@ -201,15 +201,15 @@ impl Sequence {
 
     /// The most rows of it that a step can have.
     pub fn most_next_rows(&self) -> usize {
-        match self.images.next_rows(self.planned) {
+        match self.media.next_rows(self.planned) {
             NextRows::Any => self.remaining(),
             NextRows::AtMost(rows) | NextRows::Exactly(rows) => rows.min(self.remaining()),
         }
     }
 
-    /// The number of its next rows, if they are those of an image that must be in one step.
-    pub fn next_image_rows(&self) -> Option<usize> {
-        match self.images.next_rows(self.planned) {
+    /// The number of its next rows, if they are those of a media item that must be in one step.
+    pub fn next_media_rows(&self) -> Option<usize> {
+        match self.media.next_rows(self.planned) {
             NextRows::Exactly(rows) => Some(rows),
             NextRows::Any | NextRows::AtMost(_) => None,
         }
@@ -220,8 +220,8 @@ impl Sequence {
         let most = self.most_next_rows();
         let mut rows = rows.min(most);
         let logits_rows = outputs.logits;
-        if let Some(image_rows) = self.next_image_rows() {
-            return self.schedule_image(rows, image_rows, logits_rows);
+        if let Some(media_rows) = self.next_media_rows() {
+            return self.schedule_media(rows, media_rows, logits_rows);
         }
         if let Some(hidden) = self.hidden {
             return self.schedule_hidden(rows, hidden, outputs.hidden);
@@ -236,7 +236,7 @@ impl Sequence {
             rows = rows.min(self.prompt_tokens - self.planned).min(logits_rows);
             logits = LogitsWanted::All;
         } else if rows < self.remaining() {
-            // Up to the rows of an image a chunk ends anyway.
+            // Up to the rows of a media item a chunk ends anyway.
             rows = if rows == most { rows } else { self.whole_blocks(rows) };
             logits = LogitsWanted::None;
         } else if logits_rows == 0 {
@@ -246,11 +246,11 @@ impl Sequence {
         (rows > 0).then_some(ScheduledRows { rows, logits })
     }
 
-    /// The rows of an image, all of them or none.
-    fn schedule_image(&self, rows: usize, image_rows: usize, logits_rows: usize) -> Option<ScheduledRows> {
-        let is_last = image_rows == self.remaining();
+    /// The rows of a media item, all of them or none.
+    fn schedule_media(&self, rows: usize, media_rows: usize, logits_rows: usize) -> Option<ScheduledRows> {
+        let is_last = media_rows == self.remaining();
         let logits = if is_last { LogitsWanted::Last } else { LogitsWanted::None };
-        (rows == image_rows && (logits_rows > 0 || !is_last)).then_some(ScheduledRows { rows, logits })
+        (rows == media_rows && (logits_rows > 0 || !is_last)).then_some(ScheduledRows { rows, logits })
     }
 
     /// Its next `rows` rows, or fewer, of which at most `left` return hidden values.
@@ -299,7 +299,7 @@ impl Sequence {
     pub fn content(&self, index: usize) -> Content {
         let before = index.checked_sub(1).map(|before| self.blocks[before].id());
         let tokens = &self.tokens[index * BLOCK_TOKENS..(index + 1) * BLOCK_TOKENS];
-        Content::new(&self.scope, before, tokens).with_image(self.images.key_of_block(index))
+        Content::new(&self.scope, before, tokens).with_media(self.media.key_of_block(index))
     }
 
     /// The content of block number `index`, for copies of it.
@@ -310,12 +310,12 @@ impl Sequence {
         let scope = BlockHash::of_scope(&self.scope);
         while self.hashes.len() <= index {
             let (before, next) = (self.hashes.last().copied().unwrap_or(scope), self.hashes.len());
-            self.hashes.push(before.then(&tokens(next), self.images.key_of_block(next).as_ref()));
+            self.hashes.push(before.then(&tokens(next), self.media.key_of_block(next).as_ref()));
         }
         let before = index.checked_sub(1).map_or(scope, |before| self.hashes[before]);
         let (hash, is_portable) = (self.hashes[index], self.scope.is_portable());
-        let has_image = self.images.key_of_block(index).is_some();
-        BlockContent { hash, before, tokens: tokens(index), has_image, is_portable }
+        let has_media = self.media.key_of_block(index).is_some();
+        BlockContent { hash, before, tokens: tokens(index), has_media, is_portable }
     }
 
     /// Number of leading blocks that two sequences of the same scope have in common.
@@ -325,7 +325,7 @@ impl Sequence {
         }
         let (mine, theirs) = (self.cacheable(), &other.tokens);
         let same = mine.iter().zip(theirs).take_while(|(mine, theirs)| mine == theirs).count() / BLOCK_TOKENS;
-        let has_other_image = |index: &usize| self.images.key_of_block(*index) != other.images.key_of_block(*index);
-        (0..same).find(has_other_image).unwrap_or(same)
+        let has_other_media = |index: &usize| self.media.key_of_block(*index) != other.media.key_of_block(*index);
+        (0..same).find(has_other_media).unwrap_or(same)
     }
 }

@@ -21,7 +21,7 @@ use super::tiers::Tiers;
 use crate::core::adapter_counts::AdapterCounts;
 use crate::core::cache_change::CacheChange;
 use crate::core::counts::Counts;
-use crate::core::prompt_images::ImageRun;
+use crate::core::prompt_media::MediaRun;
 use crate::core::request::{GenerationError, RequestId, SubmitError};
 use crate::core::shared_limit::{Client, SharedLimit};
 use crate::core::tier::Tier;
@@ -172,7 +172,7 @@ impl Policy {
         let Submission { id, prompt, max_tokens, priority, client, scope, scores_prompt, .. } = submission;
         let Submission { adapter, hidden, engine_sampling, draft_sampling, speculation, reports_progress, .. } =
             submission;
-        let Submission { denoising, kv_transfer, second_text, images, .. } = submission;
+        let Submission { denoising, kv_transfer, second_text, media, .. } = submission;
         let prompt_tokens = prompt.len();
         let cost = prompt_tokens + max_tokens.min(COUNTED_ANSWER);
         let span = self.fair_queue.enqueue(client.clone(), cost, priority);
@@ -188,7 +188,7 @@ impl Policy {
             adapter,
             tokens: prompt,
             prompt_tokens,
-            images,
+            media,
             reports_progress,
             most_tokens: prompt_tokens.saturating_add(max_tokens).min(self.context_tokens()),
             scores_prompt,
@@ -317,7 +317,7 @@ impl Policy {
             }
             _ => {}
         }
-        self.validate_images(submission)?;
+        self.validate_media(submission)?;
         let vocab_size = self.limits.vocab_size;
         if let Some(token) = submission.prompt.iter().find(|&&token| token as usize >= vocab_size) {
             return Err(SubmitError::InvalidPrompt(format!(
@@ -341,26 +341,26 @@ impl Policy {
         Ok(())
     }
 
-    /// Checks that the rows of images are at positions of the prompt, and that a step can have them.
-    fn validate_images(&self, submission: &Submission) -> Result<(), SubmitError> {
-        let Submission { images, prompt, hidden, scores_prompt, .. } = submission;
+    /// Checks that the rows of media are at positions of the prompt, and that a step can have them.
+    fn validate_media(&self, submission: &Submission) -> Result<(), SubmitError> {
+        let Submission { media, prompt, hidden, scores_prompt, .. } = submission;
         let refuse = |reason: String| Err(SubmitError::InvalidPrompt(reason));
-        if images.is_empty() {
+        if media.is_empty() {
             return Ok(());
         }
-        let Some(limits) = self.limits.embeddings else { return refuse("the model takes no images".into()) };
+        let Some(limits) = self.limits.embeddings else { return refuse("the model takes no media".into()) };
         if *scores_prompt || hidden.is_some() {
-            return refuse("the tokens of a prompt with images have no log-probabilities and no embedding".into());
+            return refuse("the tokens of a prompt with media have no log-probabilities and no embedding".into());
         }
-        let (most, limit) = (images.most_rows_at_once(), self.limits.max_batched_tokens);
+        let (most, limit) = (media.most_rows_at_once(), self.limits.max_batched_tokens);
         if most > limit {
-            return refuse(format!("an image has {most} rows that must be in one step, which has at most {limit}"));
+            return refuse(format!("a media item has {most} rows that must be in one step, which has at most {limit}"));
         }
         let width = limits.values();
-        let fits = |run: &ImageRun| run.positions().end <= prompt.len() && run.image.width() == width;
-        match images.runs().iter().all(fits) {
+        let fits = |run: &MediaRun| run.positions().end <= prompt.len() && run.media.width() == width;
+        match media.runs().iter().all(fits) {
             true => Ok(()),
-            false => refuse("the rows of an image are not those of this prompt and model".into()),
+            false => refuse("the rows of a media item are not those of this prompt and model".into()),
         }
     }
 

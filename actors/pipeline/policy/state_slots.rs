@@ -263,7 +263,7 @@ mod tests {
 
     fn content(number: u8) -> BlockContent {
         let (hash, before) = (BlockHash([number; 32]), BlockHash([0; 32]));
-        BlockContent { hash, before, tokens: [0; BLOCK_TOKENS], has_image: false, is_portable: true }
+        BlockContent { hash, before, tokens: [0; BLOCK_TOKENS], has_media: false, is_portable: true }
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod clients;
 mod draft_model;
 mod embeddings;
 mod faults;
-mod images;
+mod media;
 mod prefixes;
 mod prompts;
 mod random;

@@ -113,7 +113,7 @@ impl Policy {
     ) -> Option<(UnitContent, Tier)> {
         let block = self.sequences.get_mut(&id)?.portable_content(index);
         let unit = UnitContent { block, kind };
-        let is_at_peer = may_be_at_peer && block.is_portable && !block.has_image;
+        let is_at_peer = may_be_at_peer && block.is_portable && !block.has_media;
         let tier = self.tiers.find(&unit.id()).or(is_at_peer.then_some(Tier::Peer))?;
         Some((unit, tier))
     }

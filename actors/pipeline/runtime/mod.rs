@@ -30,12 +30,12 @@ use self::replica_set::{ReplicaSet, Ticket};
 pub use self::replica_state::ReplicaState;
 use super::client::{ClientStream, channel};
 use super::journal::{RequestRecord, no_scheduler};
+use super::media::{EncoderOptions, ModelMedia};
 use super::messages::SchedulerMsg;
 use super::model_source::ModelSource;
 pub use super::options::RuntimeOptions;
 use super::policy::PolicyEvent;
 pub use super::served_model::{ContentForm, OutputRules, ServedModel};
-use super::vision::{EncoderOptions, ModelImages};
 use crate::core::counts::Counts;
 use crate::core::request::{Event, GenerationRequest, RequestId, SubmitError};
 use crate::core::request_context::RequestContext;
@@ -68,8 +68,8 @@ impl Runtime {
         sources: Vec<S>,
         options: RuntimeOptions,
     ) -> Result<Runtime, StartError> {
-        let images = images_of(&sources, &options);
-        let replica_set = Arc::new(ReplicaSet::new(sources.len(), &options, images));
+        let media = images_of(&sources, &options);
+        let replica_set = Arc::new(ReplicaSet::new(sources.len(), &options, media));
         let mut replicas = Vec::with_capacity(sources.len());
         for (index, source) in sources.into_iter().enumerate() {
             replicas.push(Replica::start(index, source, options.clone(), &replica_set).await?);
@@ -221,17 +221,17 @@ impl Runtime {
     /// Accepts no more requests, lets running ones finish for at most `drain`, then stops the actors.
     pub async fn shutdown(&self, drain: Duration) {
         join_all(self.replicas.iter().map(|replica| replica.shutdown(drain))).await;
-        if let Some(images) = &self.replica_set.images {
-            images.stop();
+        if let Some(media) = &self.replica_set.media {
+            media.stop();
         }
     }
 }
 
-/// The images of a model that takes them: one encoder for all replicas.
-fn images_of<S: ModelSource>(sources: &[S], options: &RuntimeOptions) -> Option<Arc<ModelImages>> {
+/// The media of a model that takes them: one encoder for all replicas.
+fn images_of<S: ModelSource>(sources: &[S], options: &RuntimeOptions) -> Option<Arc<ModelMedia>> {
     let source = sources.first()?;
-    let model = source.vision_model()?;
-    Some(ModelImages::start(model, EncoderOptions::of_runtime(options, source.host())))
+    let model = source.media_model()?;
+    Some(ModelMedia::start(model, EncoderOptions::of_runtime(options, source.host())))
 }
 
 /// The events of a request. Dropping it cancels the request.

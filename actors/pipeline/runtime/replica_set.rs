@@ -12,9 +12,9 @@ use super::router::{Availability, Prefix, Route, Router};
 use crate::core::request::{GenerationRequest, RequestId};
 use crate::core::status::Status;
 use crate::metrics;
+use crate::pipeline::media::ModelMedia;
 use crate::pipeline::options::RuntimeOptions;
 use crate::pipeline::served_model::ServedModel;
-use crate::pipeline::vision::ModelImages;
 
 /// State that is shared by all replicas.
 pub(super) struct ReplicaSet {
@@ -24,8 +24,8 @@ pub(super) struct ReplicaSet {
     pub admission: Arc<AdmissionControl>,
     /// Number of events buffered for a client before its request is paused.
     pub client_buffer_events: usize,
-    /// The images of the model; `None` for a model that takes none.
-    pub images: Option<Arc<ModelImages>>,
+    /// The media of the model; `None` for a model that takes none.
+    pub media: Option<Arc<ModelMedia>>,
     caches_prefixes: bool,
     status: watch::Sender<Status>,
     model: watch::Sender<Option<Arc<ServedModel>>>,
@@ -43,7 +43,7 @@ struct ReplicaStates {
 }
 
 impl ReplicaSet {
-    pub fn new(replicas: usize, options: &RuntimeOptions, images: Option<Arc<ModelImages>>) -> Self {
+    pub fn new(replicas: usize, options: &RuntimeOptions, media: Option<Arc<ModelMedia>>) -> Self {
         let statuses = Statuses::new(replicas);
         let status = statuses.combined();
         metrics::state(&options.model_id, &status);
@@ -51,7 +51,7 @@ impl ReplicaSet {
             model_id: options.model_id.clone(),
             admission: Arc::new(AdmissionControl::new(options.max_requests)),
             client_buffer_events: options.client_buffer_events,
-            images,
+            media,
             caches_prefixes: options.policy.prefix_cache,
             status: watch::Sender::new(status),
             model: watch::Sender::new(None),
@@ -114,7 +114,7 @@ impl ReplicaSet {
     /// The prefix of a request's prompt, for routing. Its blocks are hashed only when the router uses them.
     pub fn prefix_of(&self, request: &GenerationRequest) -> Prefix {
         if self.states().router.uses_prefixes() {
-            Prefix::of(&request.prefix_scope(), &request.prompt, &request.images)
+            Prefix::of(&request.prefix_scope(), &request.prompt, &request.media)
         } else {
             Prefix::unknown(request.prompt.len())
         }
@@ -237,7 +237,7 @@ fn combined(models: &[&Arc<ServedModel>]) -> Option<Arc<ServedModel>> {
         rendering_slots: first.rendering_slots.clone(),
         constraints: first.constraints.clone(),
         adapters: first.adapters.clone(),
-        images: first.images.clone(),
+        media: first.media.clone(),
         content_form: first.content_form.clone(),
         stop: first.stop.clone(),
         output_rules: first.output_rules.clone(),

@@ -11,10 +11,10 @@ use crate::core::counts::Counts;
 use crate::core::status::Status;
 use crate::metrics;
 use crate::pipeline::journal::RequestJournal;
+use crate::pipeline::media::ModelMedia;
 use crate::pipeline::messages::SchedulerMsg;
 use crate::pipeline::options::RuntimeOptions;
 use crate::pipeline::served_model::ServedModel;
-use crate::pipeline::vision::ModelImages;
 use crate::trace::Tracer;
 
 /// The shared state of a replica.
@@ -54,9 +54,9 @@ impl ReplicaState {
         self.replica_set.replicas()
     }
 
-    /// The images of the model.
-    pub(crate) fn images(&self) -> Option<Arc<ModelImages>> {
-        self.replica_set.images.clone()
+    /// The media of the model.
+    pub(crate) fn media(&self) -> Option<Arc<ModelMedia>> {
+        self.replica_set.media.clone()
     }
 
     pub(crate) fn status(&self) -> Status {

@@ -12,7 +12,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use cuelight_engine::engine::{BLOCK_TOKENS, TokenId};
 
 use crate::core::prefix_scope::PrefixScope;
-use crate::core::prompt_images::PromptImages;
+use crate::core::prompt_media::PromptMedia;
 
 /// A replica with a cached prefix is chosen while its load is at most 1.5 times the lowest load plus this many requests.
 const SLACK: usize = 4;
@@ -35,12 +35,12 @@ pub struct Prefix {
 impl Prefix {
     /// The prefix of a prompt. The hashes depend on the scope, because blocks are shared only within one.
     #[must_use]
-    pub fn of(scope: &PrefixScope, prompt: &[TokenId], images: &PromptImages) -> Self {
+    pub fn of(scope: &PrefixScope, prompt: &[TokenId], media: &PromptMedia) -> Self {
         let mut hasher = DefaultHasher::new();
         scope.hash(&mut hasher);
         let block = |(index, tokens): (usize, &[TokenId])| {
             tokens.hash(&mut hasher);
-            images.key_of_block(index).hash(&mut hasher);
+            media.key_of_block(index).hash(&mut hasher);
             hasher.finish()
         };
         Prefix { tokens: prompt.len(), blocks: prompt.chunks_exact(BLOCK_TOKENS).enumerate().map(block).collect() }
@@ -237,7 +237,7 @@ mod tests {
     /// The prompt of a conversation. Different conversations have no prefix in common.
     fn prompt(conversation: u32, tokens: usize) -> Prefix {
         let tokens: Vec<TokenId> = (0..tokens as u32).map(|token| conversation * 1_000_000 + token).collect();
-        Prefix::of(&PrefixScope::default(), &tokens, &PromptImages::default())
+        Prefix::of(&PrefixScope::default(), &tokens, &PromptMedia::default())
     }
 
     fn send(router: &mut Router, prefix: &Prefix) -> usize {
@@ -291,7 +291,7 @@ mod tests {
         let sent: Vec<usize> = (1..=4)
             .map(|own| {
                 let tokens: Vec<TokenId> = template.iter().copied().chain(own * 1000..own * 1000 + 300).collect();
-                send(&mut router, &Prefix::of(&PrefixScope::default(), &tokens, &PromptImages::default()))
+                send(&mut router, &Prefix::of(&PrefixScope::default(), &tokens, &PromptMedia::default()))
             })
             .collect();
         assert_eq!(sent, [0, 1, 0, 1]);
@@ -331,13 +331,13 @@ mod tests {
         let tokens: Vec<TokenId> = (0..64).collect();
         let salted = |salt: &str| PrefixScope { salt: Some(salt.into()), adapter: None };
         let (mine, yours) = (
-            Prefix::of(&salted("a"), &tokens, &PromptImages::default()),
-            Prefix::of(&salted("b"), &tokens, &PromptImages::default()),
+            Prefix::of(&salted("a"), &tokens, &PromptMedia::default()),
+            Prefix::of(&salted("b"), &tokens, &PromptMedia::default()),
         );
         assert!(mine.blocks.iter().zip(&yours.blocks).all(|(mine, yours)| mine != yours));
         assert_eq!(
-            Prefix::of(&PrefixScope::default(), &tokens[..63], &PromptImages::default()).blocks[..],
-            Prefix::of(&PrefixScope::default(), &tokens, &PromptImages::default()).blocks[..3]
+            Prefix::of(&PrefixScope::default(), &tokens[..63], &PromptMedia::default()).blocks[..],
+            Prefix::of(&PrefixScope::default(), &tokens, &PromptMedia::default()).blocks[..3]
         );
     }
 

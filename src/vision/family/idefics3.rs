@@ -4,8 +4,10 @@
 
 use cuelight_shaders::activate::Pointwise;
 
-use super::spec::{Family, HeadOp, Merging};
-use crate::vision::ImagePart;
+use super::spec::Family;
+use crate::media::MediaPart;
+use crate::tower::head::HeadOp;
+use crate::tower::merge::Merging;
 use crate::vision::division::Division;
 use crate::vision::parts::{Arrangement, Parts};
 use crate::vision::positions::Encoding;
@@ -31,7 +33,7 @@ pub(super) const FAMILY: Family = Family {
 
 const AROUND: &str = "<fake_token_around_image>";
 
-fn parts(of: &Arrangement) -> Vec<ImagePart> {
+fn parts(of: &Arrangement) -> Vec<MediaPart> {
     let ([columns, rows], mut parts) = (of.tiles, Parts::default());
     for row in 1..=rows {
         for column in 1..=columns {

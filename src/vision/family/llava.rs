@@ -4,8 +4,10 @@
 
 use cuelight_shaders::activate::Pointwise;
 
-use super::spec::{Family, HeadOp, Merging};
-use crate::vision::ImagePart;
+use super::spec::Family;
+use crate::media::MediaPart;
+use crate::tower::head::HeadOp;
+use crate::tower::merge::Merging;
 use crate::vision::division::Division;
 use crate::vision::parts::{Arrangement, Parts};
 use crate::vision::positions::Encoding;
@@ -29,6 +31,6 @@ pub(super) const FAMILY: Family = Family {
     parts,
 };
 
-fn parts(of: &Arrangement) -> Vec<ImagePart> {
+fn parts(of: &Arrangement) -> Vec<MediaPart> {
     Parts::default().rows(of.rows_of_tile()).into_parts()
 }

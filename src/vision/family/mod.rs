@@ -13,7 +13,7 @@ mod qwen2vl;
 mod qwen3vl;
 mod spec;
 
-pub use spec::{Family, HeadOp, Merging};
+pub use spec::Family;
 
 /// All families.
 pub const FAMILIES: &[&Family] = &[

@@ -4,8 +4,10 @@
 
 use cuelight_shaders::activate::Pointwise;
 
-use super::spec::{Family, HeadOp, Merging};
-use crate::vision::ImagePart;
+use super::spec::Family;
+use crate::media::MediaPart;
+use crate::tower::head::HeadOp;
+use crate::tower::merge::Merging;
 use crate::vision::division::Division;
 use crate::vision::parts::{Arrangement, Parts};
 use crate::vision::positions::{Encoding, Turns};
@@ -30,6 +32,6 @@ pub(super) const FAMILY: Family = Family {
 };
 
 /// The rows of one tile as a grid. The template writes what is around them.
-pub(super) fn parts(of: &Arrangement) -> Vec<ImagePart> {
+pub(super) fn parts(of: &Arrangement) -> Vec<MediaPart> {
     Parts::default().grid(of.rows).into_parts()
 }

@@ -6,7 +6,8 @@
 use cuelight_shaders::activate::Pointwise;
 
 use super::qwen2vl;
-use super::spec::{Family, HeadOp};
+use super::spec::Family;
+use crate::tower::head::HeadOp;
 use crate::vision::positions::{Encoding, Turns};
 
 pub(super) const FAMILY: Family = Family {

@@ -2,7 +2,9 @@
 
 use cuelight_shaders::activate::Pointwise;
 
-use crate::vision::ImagePart;
+use crate::media::MediaPart;
+use crate::tower::head::HeadOp;
+use crate::tower::merge::Merging;
 use crate::vision::division::{Division, DivisionKeys};
 use crate::vision::parts::Arrangement;
 use crate::vision::positions::Encoding;
@@ -41,32 +43,5 @@ pub struct Family {
     /// Whether the rows of an image see each other.
     pub rows_see_each_other: bool,
     /// What takes the place of the placeholder.
-    pub parts: fn(&Arrangement) -> Vec<ImagePart>,
-}
-
-/// How neighbouring patches become one row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Merging {
-    /// Their values one after the other, row by row of the square.
-    Joined,
-    /// The mean of their values.
-    Mean,
-}
-
-/// A part of what turns merged rows into embedding rows. Tensors are named without `.weight` and `.bias`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum HeadOp {
-    /// A layer norm with this epsilon.
-    LayerNorm(&'static str, f32),
-    /// A root-mean-square norm with the epsilon of the tower.
-    RmsNorm(&'static str),
-    /// A matrix, with a bias where the file has one.
-    Linear(&'static str),
-    /// A matrix, where the file has it, for joined patches in another order: the first value of each patch, then the second one of
-    /// each, and so on.
-    OptionalByValue(&'static str),
-    /// A matrix that is stored with a row for each input.
-    LinearOfColumns(&'static str),
-    /// The exact GELU.
-    Gelu,
+    pub parts: fn(&Arrangement) -> Vec<MediaPart>,
 }

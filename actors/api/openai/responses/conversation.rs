@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
+use cuelight_engine::media::MediaKind;
 use serde_json::{Value, json};
 
 use crate::api::content::Content;
-use crate::serving::image_source::ImageField;
+use crate::serving::media_source::MediaField;
 
 /// The messages of a conversation, built item by item. Consecutive items of the assistant are one message.
 #[derive(Debug, Default)]
@@ -13,11 +14,11 @@ pub(super) struct Conversation {
     messages: Vec<Message>,
     /// The names of the functions called so far, by the id of the call.
     names: HashMap<String, String>,
-    /// The images of its messages.
-    images: Vec<ImageField>,
-    /// How many of the last images are outputs of tools that no message shows yet. Few templates take images in an output, so the
-    /// next message of the user shows them.
-    shown_later: usize,
+    /// The media of its messages.
+    media: Vec<MediaField>,
+    /// The kinds of the last media, which are outputs of tools that no message shows yet. Few templates take media in an output,
+    /// so the next message of the user shows them.
+    shown_later: Vec<MediaKind>,
 }
 
 #[derive(Debug)]
@@ -60,18 +61,18 @@ impl Message {
 impl Conversation {
     /// A message of the system. Those before all other messages become one, because many templates accept only one.
     pub fn system(&mut self, text: String) {
-        self.show_images();
+        self.show_media();
         match self.messages.as_mut_slice() {
             [first] if first.role == "system" => first.content.push_text("\n\n", &text),
             _ => self.messages.push(Message::new("system", Content::text(text))),
         }
     }
 
-    /// A message of the user, and its images.
-    pub fn user(&mut self, content: Content, images: Vec<ImageField>) {
-        let mut all = Content::images(std::mem::take(&mut self.shown_later));
+    /// A message of the user, and its media.
+    pub fn user(&mut self, content: Content, media: Vec<MediaField>) {
+        let mut all = Content::media(std::mem::take(&mut self.shown_later));
         all.append("\n", content);
-        self.images.extend(images);
+        self.media.extend(media);
         self.messages.push(Message::new("user", all));
     }
 
@@ -90,21 +91,21 @@ impl Conversation {
         self.assistant_turn().calls.push(json!({ "id": id, "type": "function", "function": function }));
     }
 
-    /// What a called function returned: a text and images.
-    pub fn tool_output(&mut self, call_id: &str, content: Content, images: Vec<ImageField>) {
+    /// What a called function returned: a text and media.
+    pub fn tool_output(&mut self, call_id: &str, content: Content, media: Vec<MediaField>) {
         let name = self.names.get(call_id).cloned();
         let text = Content::text(content.into_text());
         let output = Message { call_id: Some(call_id.to_owned()), name, ..Message::new("tool", text) };
         self.messages.push(output);
-        self.shown_later += images.len();
-        self.images.extend(images);
+        self.shown_later.extend(media.iter().map(|item| item.media));
+        self.media.extend(media);
     }
 
-    /// Shows images of outputs as a message of the user.
-    fn show_images(&mut self) {
-        let count = std::mem::take(&mut self.shown_later);
-        if count > 0 {
-            self.messages.push(Message::new("user", Content::images(count)));
+    /// Shows media of outputs as a message of the user.
+    fn show_media(&mut self) {
+        if !self.shown_later.is_empty() {
+            let shown = Content::media(std::mem::take(&mut self.shown_later));
+            self.messages.push(Message::new("user", shown));
         }
     }
 
@@ -112,14 +113,14 @@ impl Conversation {
         self.messages.is_empty()
     }
 
-    /// The messages as chat templates expect them, and their images.
-    pub fn json(mut self) -> (Value, Vec<ImageField>) {
-        self.show_images();
-        (self.messages.into_iter().map(Message::json).collect(), self.images)
+    /// The messages as chat templates expect them, and their media.
+    pub fn json(mut self) -> (Value, Vec<MediaField>) {
+        self.show_media();
+        (self.messages.into_iter().map(Message::json).collect(), self.media)
     }
 
     fn assistant_turn(&mut self) -> &mut Message {
-        self.show_images();
+        self.show_media();
         if self.messages.last().is_none_or(|last| last.role != "assistant") {
             self.messages.push(Message::new("assistant", Content::text("")));
         }

@@ -12,14 +12,14 @@ use crate::api::fields::{Fields, missing, wrong_type};
 use crate::api::openai::custom_tool;
 use crate::api::openai::messages::{call_arguments, read_content, read_parts};
 use crate::serving::error::{ApiError, clip};
-use crate::serving::image_source::ImageField;
+use crate::serving::media_source::MediaField;
 
-/// Reads the messages of the prompt, in the form that chat templates expect, and their images. The `earlier` items come before
+/// Reads the messages of the prompt, in the form that chat templates expect, and their media. The `earlier` items come before
 /// those of `input`.
 ///
 /// # Errors
 /// [`ApiError::InvalidRequest`] or [`ApiError::Unsupported`] that names the field by its path.
-pub(super) fn read(fields: &Fields<'_>, earlier: &[Value]) -> Result<(Value, Vec<ImageField>), ApiError> {
+pub(super) fn read(fields: &Fields<'_>, earlier: &[Value]) -> Result<(Value, Vec<MediaField>), ApiError> {
     let mut conversation = Conversation::default();
     if let Some(instructions) = fields.string("instructions")? {
         conversation.system(instructions.to_owned());
@@ -72,8 +72,8 @@ fn read_item(kind: &str, item: &Fields<'_>, conversation: &mut Conversation) -> 
             conversation.call(required(item, "call_id")?, required(item, "name")?, arguments);
         }
         "function_call_output" | "custom_tool_call_output" => {
-            let (output, images) = parts(item, "output")?;
-            conversation.tool_output(required(item, "call_id")?, output, images);
+            let (output, media) = parts(item, "output")?;
+            conversation.tool_output(required(item, "call_id")?, output, media);
         }
         "item_reference" => {
             let param = item.path("type");
@@ -90,8 +90,8 @@ fn read_message(message: &Fields<'_>, conversation: &mut Conversation) -> Result
     match required(message, "role")? {
         "system" | "developer" => conversation.system(text(message, "content")?),
         "user" => {
-            let (content, images) = parts(message, "content")?;
-            conversation.user(content, images);
+            let (content, media) = parts(message, "content")?;
+            conversation.user(content, media);
         }
         "assistant" => conversation.assistant(&text(message, "content")?),
         other => {
@@ -119,12 +119,12 @@ fn read_reasoning(item: &Fields<'_>, conversation: &mut Conversation) -> Result<
     Ok(())
 }
 
-/// The texts and images of a field that is a string or a list of parts.
-fn parts(item: &Fields<'_>, name: &str) -> Result<(Content, Vec<ImageField>), ApiError> {
+/// The texts and media of a field that is a string or a list of parts.
+fn parts(item: &Fields<'_>, name: &str) -> Result<(Content, Vec<MediaField>), ApiError> {
     let path = item.path(name);
     let value = item.get(name).ok_or_else(|| missing(&path, "a string or a list of parts"))?;
-    let mut images = Vec::new();
-    Ok((read_parts(value, &path, &mut images)?, images))
+    let mut media = Vec::new();
+    Ok((read_parts(value, &path, &mut media)?, media))
 }
 
 /// The text of a field that is a string or a list of parts.
@@ -232,7 +232,7 @@ mod tests {
             call("1"), call("2"), output("1"), output("2"), { "role": "user", "content": [image, { "type": "input_text", "text": "?" }] },
             call("3"), output("3"),
         ]);
-        let (messages, images) = read(&Fields::of_body(&json!({ "input": input })).unwrap(), &[]).unwrap();
+        let (messages, media) = read(&Fields::of_body(&json!({ "input": input })).unwrap(), &[]).unwrap();
         let shown = json!({ "type": "image" });
         assert_eq!(messages[1]["content"], "seen");
         assert_eq!(
@@ -240,7 +240,7 @@ mod tests {
             json!({ "role": "user", "content": [shown, shown, shown, { "type": "text", "text": "?" }] })
         );
         assert_eq!(messages[6], json!({ "role": "user", "content": [shown] }));
-        assert_eq!((images.len(), images[0].path.as_str()), (4, "input[2].output[1].image_url"));
+        assert_eq!((media.len(), media[0].path.as_str()), (4, "input[2].output[1].image_url"));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::api::request_memory::RequestMemory;
 use crate::api::server::SharedServer;
 use crate::serving::accept::accept;
 use crate::serving::error::ApiError;
-use crate::serving::images;
+use crate::serving::media;
 
 mod conversation;
 mod echo;
@@ -82,9 +82,8 @@ pub(in crate::api) async fn input_tokens(
     let mut prompt = request::read_prompt(&fields, &tools::read(&fields)?, &earlier.items)?;
     let mut memory = earlier.memory;
     drop((body, earlier.items));
-    let images =
-        images::measure(std::mem::take(&mut prompt.images), &model, &server.limits().images, &mut memory).await?;
-    let tokens = prompt.tokens(&model, images).await.map_err(request::of_input)?.tokens;
+    let parts = media::measure(std::mem::take(&mut prompt.media), &model, &server.limits().media, &mut memory).await?;
+    let tokens = prompt.tokens(&model, parts).await.map_err(request::of_input)?.tokens;
     drop(memory);
     Ok(Json(json!({ "object": "response.input_tokens", "input_tokens": tokens.len() })))
 }

@@ -75,10 +75,10 @@ pub(super) fn read_prompt(fields: &Fields<'_>, tools: &Tools, earlier: &[Value])
     {
         Thinking::read_effort(effort, &reasoning.path("effort"))?.add_to(&mut variables);
     }
-    let (messages, images) = input::read(fields, earlier)?;
+    let (messages, media) = input::read(fields, earlier)?;
     let prompt = ChatPrompt {
         messages,
-        images,
+        media,
         tools: tools.for_template.clone(),
         documents: None,
         variables,

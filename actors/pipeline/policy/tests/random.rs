@@ -3,10 +3,10 @@
 use cuelight_engine::engine::{HiddenLimits, HiddenRows};
 use proptest::prelude::*;
 
-use super::images::{EMBEDDINGS, random_images};
+use super::media::{EMBEDDINGS, random_media};
 use super::tiers::peer;
 use super::*;
-use crate::core::prompt_images::PromptImages;
+use crate::core::prompt_media::PromptMedia;
 
 const SPECULATION: &[SpeculationMode] =
     &[SpeculationMode::Off, SpeculationMode::Auto, SpeculationMode::Ngram, SpeculationMode::Draft];
@@ -86,16 +86,16 @@ impl World {
                     Wanted::Hidden(rows) if self.limits.hidden.width > 0 => Some(rows),
                     _ => None,
                 };
-                let images = match hidden {
-                    None if self.limits.embeddings.is_some() => random_images(like, prompt_tokens, priority > 0),
-                    _ => PromptImages::default(),
+                let media = match hidden {
+                    None if self.limits.embeddings.is_some() => random_media(like, prompt_tokens, priority > 0),
+                    _ => PromptMedia::default(),
                 };
                 // There are few different prompts, so that many have a prefix in common.
                 let submission = Submission {
                     id: RequestId(self.requests.len() as u64 + 1),
                     priority,
-                    scores_prompt: matches!(wanted, Wanted::Logits) && self.denoising.is_none() && images.is_empty(),
-                    images,
+                    scores_prompt: matches!(wanted, Wanted::Logits) && self.denoising.is_none() && media.is_empty(),
+                    media,
                     hidden,
                     reports_progress: salted,
                     client: Some(like.to_string().into()),
@@ -197,14 +197,14 @@ proptest! {
         forces in any::<bool>(),
         accuracy in prop::option::of(prop::sample::select(vec![0u64, 80, 100])),
         tiers in [0usize..30, 0usize..60],
-        takes_images in any::<bool>(),
+        takes_media in any::<bool>(),
         has_no_kv in prop::bool::weighted(0.2),
     ) {
         let config = PolicyConfig {
             prefill_chunk_tokens: chunk, steps_in_flight, steps_at_executor, prefix_cache, speculation, ..CONFIG
         };
         let hidden = HiddenLimits { width: 4, max_rows: 8, ..HiddenLimits::default() };
-        let embeddings = takes_images.then_some(EMBEDDINGS);
+        let embeddings = takes_media.then_some(EMBEDDINGS);
         let mut world =
             World::new(config, EngineLimits { kv_blocks, state_slots, hidden, embeddings, ..limits() });
         world.stops = true;

@@ -9,7 +9,7 @@ use cuelight_engine::engine::{
 use cuelight_engine::sample::Denoising;
 
 use super::tiers::SimulatedTiers;
-use super::{canvases, images};
+use super::{canvases, media};
 use crate::core::block_hash::BlockHash;
 use crate::core::cache_change::CacheChange;
 use crate::core::cached_unit::UnitKind;
@@ -298,7 +298,7 @@ impl World {
         for sequence in &step.sequences {
             assert!(!sequence.tokens.is_empty());
             let mut state = sequence.state.from.map_or(0, |slot| self.states[&slot]);
-            for (row, input) in images::inputs_of_rows(sequence).into_iter().enumerate() {
+            for (row, input) in media::inputs_of_rows(sequence).into_iter().enumerate() {
                 let position = sequence.first_position as usize + row;
                 let slot = |position: usize| (sequence.block_table[position / BLOCK_TOKENS], position % BLOCK_TOKENS);
                 let before = match position {
@@ -326,7 +326,7 @@ impl World {
             let end = task.first_position + task.rows + task.hidden_rows;
             let drafted = task.draft.iter().flat_map(|draft| &draft.tokens);
             let known: Vec<TokenId> = state.tokens.iter().chain(drafted.clone()).take(end).copied().collect();
-            let inputs = images::inputs_of_tokens(&known, &state.submission.images);
+            let inputs = media::inputs_of_tokens(&known, &state.submission.media);
             let expected = inputs.into_iter().fold(0, hash_input);
             let found = sampled_rows.any(|rows| {
                 let last = rows.first_position as usize + rows.tokens.len() - 1;

@@ -1,0 +1,21 @@
+//! Voxtral: whole windows of 30 seconds, silence included; each four rows as one.
+//!
+//! Source: Mistral AI 2025, "Voxtral".
+
+use super::spec::{Family, Silence};
+use crate::tower::head::HeadOp;
+use crate::tower::merge::Merging;
+
+pub(super) const FAMILY: Family = Family {
+    projector: "voxtral",
+    tower: "Whisper",
+    silence: Silence::Heard,
+    norm_before_merging: true,
+    merging: Merging::Joined,
+    neighbours: None,
+    head: &[HeadOp::Linear("mm.a.mlp.1"), HeadOp::Gelu, HeadOp::Linear("mm.a.mlp.2")],
+    head_epsilon: 1e-5,
+    placeholder: "[BEGIN_AUDIO][AUDIO]",
+    row_tokens: &["[AUDIO]"],
+    around: ["[BEGIN_AUDIO]", ""],
+};

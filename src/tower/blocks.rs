@@ -1,0 +1,198 @@
+//! The transformer layers of a tower, each row of which sees all others of its sequence.
+
+use cuelight_shaders::activate::{Activate, Pointwise};
+use cuelight_shaders::add::Add;
+use cuelight_shaders::attention::{Attention, KvShape};
+use cuelight_shaders::glu::{Activation, Glu};
+use cuelight_shaders::layer_norm::LayerNorm;
+use cuelight_shaders::matmul::Linear;
+use cuelight_shaders::rms_norm::RmsNorm;
+use cuelight_shaders::rope::Rope;
+use cuelight_shaders::scale::Scale;
+use cuelight_shaders::scale_columns::ScaleColumns;
+
+use crate::graph::{Graph, ValueId};
+use crate::model::builder::BuildError;
+use crate::model::weights::Weights;
+
+/// The layer of the cache that holds keys and values: each layer replaces those of the layer before it.
+const SHARED_LAYER: usize = 0;
+
+/// The sizes of layers.
+#[derive(Debug, Clone)]
+pub struct BlockSizes {
+    /// Values of a row.
+    pub hidden: usize,
+    /// Heads of attention, which divide `hidden`.
+    pub heads: usize,
+    /// The epsilon of norms.
+    pub epsilon: f32,
+    /// The activation of the feed-forwards.
+    pub activation: BlockActivation,
+    /// The rotation of queries and keys, if there is one.
+    pub rotation: Option<Rope>,
+}
+
+/// The activation of the feed-forwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockActivation {
+    /// A function of each value.
+    Pointwise(Pointwise),
+    /// `x / (1 + e^(-1.702 x))`.
+    QuickGelu,
+}
+
+impl BlockSizes {
+    /// The keys and values of a layer.
+    #[must_use]
+    pub fn kv(&self) -> KvShape {
+        KvShape::grouped(self.heads, self.hidden / self.heads)
+    }
+}
+
+/// A graph of layers under construction.
+pub struct BlockBuilder<'a, 'b> {
+    /// The tensors of the file.
+    pub weights: &'a mut Weights<'b>,
+    /// The ops so far.
+    pub graph: Graph,
+    /// The sizes of the layers.
+    pub sizes: BlockSizes,
+}
+
+impl BlockBuilder<'_, '_> {
+    /// A norm with the tensors of a stem: a layer norm if it has a bias.
+    ///
+    /// # Errors
+    /// [`BuildError`] when a tensor is missing or has the wrong shape.
+    pub fn norm(&mut self, stem: &str, x: ValueId) -> Result<ValueId, BuildError> {
+        let width = self.graph.width(x);
+        let weight = self.weights.vector(&format!("{stem}.weight"), width)?;
+        match self.weights.optional_vector(&format!("{stem}.bias"), width)? {
+            Some(bias) => Ok(self.graph.push_one(LayerNorm::new(weight, Some(bias), self.sizes.epsilon)?, &[x])?),
+            None => Ok(self.graph.push_one(RmsNorm::new(weight, self.sizes.epsilon), &[x])?),
+        }
+    }
+
+    /// A norm, if the file has its tensors.
+    ///
+    /// # Errors
+    /// As [`BlockBuilder::norm`].
+    pub fn optional_norm(&mut self, stem: &str, x: ValueId) -> Result<ValueId, BuildError> {
+        if self.weights.has(&format!("{stem}.weight")) { self.norm(stem, x) } else { Ok(x) }
+    }
+
+    /// Matrices that share their input, with biases where the file has them: (stem, outputs).
+    ///
+    /// # Errors
+    /// [`BuildError`] when a tensor is missing or has the wrong shape.
+    pub fn linear(&mut self, outputs: &[(String, usize)], x: ValueId) -> Result<Vec<ValueId>, BuildError> {
+        let columns = self.graph.width(x);
+        let (mut matrices, mut biases) = (Vec::new(), Vec::new());
+        for (stem, rows) in outputs {
+            matrices.push(self.weights.matrix(&format!("{stem}.weight"), *rows, columns)?);
+            biases.push(self.weights.optional_vector(&format!("{stem}.bias"), *rows)?);
+        }
+        Ok(self.graph.push(Linear::new(matrices, biases)?, &[x])?)
+    }
+
+    /// The layer of a stem: attention and feed-forward, each after a norm and added to its input.
+    ///
+    /// # Errors
+    /// As [`BlockBuilder::norm`].
+    pub fn layer(&mut self, stem: &str, x: ValueId) -> Result<ValueId, BuildError> {
+        let normed = self.norm(&format!("{stem}.ln1"), x)?;
+        let attended = self.attention(stem, normed)?;
+        let x = self.add(&format!("{stem}.ls1"), x, attended)?;
+        let normed = self.norm(&format!("{stem}.ln2"), x)?;
+        let fed = self.feed_forward(stem, normed)?;
+        self.add(&format!("{stem}.ls2"), x, fed)
+    }
+
+    /// The sum of a row and a branch, which is scaled by column where the file has the factors.
+    fn add(&mut self, scale: &str, x: ValueId, branch: ValueId) -> Result<ValueId, BuildError> {
+        let factors = self.weights.optional_vector(&format!("{scale}.weight"), self.sizes.hidden)?;
+        let branch = match factors {
+            Some(factors) => self.graph.push_one(ScaleColumns::new(factors), &[branch])?,
+            None => branch,
+        };
+        Ok(self.graph.push_one(Add, &[x, branch])?)
+    }
+
+    fn attention(&mut self, stem: &str, x: ValueId) -> Result<ValueId, BuildError> {
+        let BlockSizes { hidden, heads, .. } = self.sizes;
+        let [query, key, value] = self.queries_keys_values(stem, x)?;
+        let query = self.optional_norm(&format!("{stem}.attn_q_norm"), query)?;
+        let key = self.optional_norm(&format!("{stem}.attn_k_norm"), key)?;
+        let kv = self.sizes.kv();
+        let [query, key] = match self.sizes.rotation.clone() {
+            None => [query, key],
+            Some(rotation) => {
+                let rotated = self.graph.push(rotation, &[query, key])?;
+                [rotated[0], rotated[1]]
+            }
+        };
+        let op = Attention {
+            layer: SHARED_LAYER,
+            stores: true,
+            n_heads: heads,
+            kv,
+            scale: 1.0 / (kv.key_dim as f32).sqrt(),
+            window: None,
+            sees_later: true,
+            softcap: None,
+            sinks: None,
+            slopes: None,
+            most_selected: None,
+        };
+        let attended = self.graph.push_one(op.checked()?, &[query, key, value])?;
+        Ok(self.linear(&[(format!("{stem}.attn_out"), hidden)], attended)?[0])
+    }
+
+    fn queries_keys_values(&mut self, stem: &str, x: ValueId) -> Result<[ValueId; 3], BuildError> {
+        let hidden = self.sizes.hidden;
+        let joined = format!("{stem}.attn_qkv");
+        if !self.weights.has(&format!("{joined}.weight")) {
+            let outputs = ["attn_q", "attn_k", "attn_v"].map(|name| (format!("{stem}.{name}"), hidden));
+            let projected = self.linear(&outputs, x)?;
+            return Ok([projected[0], projected[1], projected[2]]);
+        }
+        let matrix = self.weights.matrix(&format!("{joined}.weight"), 3 * hidden, hidden)?;
+        let bias = self.weights.optional_vector(&format!("{joined}.bias"), 3 * hidden)?;
+        let rows = [0, 1, 2].map(|part| part * hidden..(part + 1) * hidden);
+        let matrices = rows.clone().map(|rows| matrix.part(rows));
+        let biases = rows.map(|rows| bias.as_ref().map(|bias| bias[rows].into()));
+        let projected = self.graph.push(Linear::new(matrices.into(), biases.into())?, &[x])?;
+        Ok([projected[0], projected[1], projected[2]])
+    }
+
+    fn feed_forward(&mut self, stem: &str, x: ValueId) -> Result<ValueId, BuildError> {
+        let hidden = self.sizes.hidden;
+        let [up, gate, down] = ["ffn_up", "ffn_gate", "ffn_down"].map(|name| format!("{stem}.{name}"));
+        // Older converters have exchanged the names.
+        let takes_rows = |stem: &String| self.weights.columns(&format!("{stem}.weight")) == Some(hidden);
+        let (up, down) = if takes_rows(&down) && !takes_rows(&up) { (down, up) } else { (up, down) };
+        // The key of this size has another meaning in some files. A missing tensor is reported as such.
+        let feed_forward = self.weights.rows(&format!("{up}.weight")).unwrap_or(1);
+        let fed = if self.weights.has(&format!("{gate}.weight")) {
+            let fed = self.linear(&[(gate, feed_forward), (up, feed_forward)], x)?;
+            let gate = self.activate(fed[0])?;
+            self.graph.push_one(Glu::new(Activation::Bilinear), &[gate, fed[1]])?
+        } else {
+            let fed = self.linear(&[(up, feed_forward)], x)?[0];
+            self.activate(fed)?
+        };
+        Ok(self.linear(&[(down, hidden)], fed)?[0])
+    }
+
+    fn activate(&mut self, x: ValueId) -> Result<ValueId, BuildError> {
+        const QUICK_GELU_SLOPE: f32 = 1.702;
+        match self.sizes.activation {
+            BlockActivation::Pointwise(function) => Ok(self.graph.push_one(Activate::new(function), &[x])?),
+            BlockActivation::QuickGelu => {
+                let gate = self.graph.push_one(Scale::new(QUICK_GELU_SLOPE), &[x])?;
+                Ok(self.graph.push_one(Glu::new(Activation::Sigmoid), &[gate, x])?)
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The ops of a projector: from merged rows to embedding rows.
+
+use cuelight_shaders::activate::{Activate, Pointwise};
+use cuelight_shaders::glu::{Activation, Glu};
+use cuelight_shaders::layer_norm::LayerNorm;
+use cuelight_shaders::matmul::Linear;
+use cuelight_shaders::reorder_columns::ReorderColumns;
+use cuelight_shaders::rms_norm::RmsNorm;
+use cuelight_shaders::weight::Weight;
+
+use super::merge::Merge;
+use crate::graph::{Graph, ValueId};
+use crate::model::builder::BuildError;
+use crate::model::weights::Weights;
+
+/// A part of what turns merged rows into embedding rows. Tensors are named without `.weight` and `.bias`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum HeadOp {
+    /// A layer norm with this epsilon.
+    LayerNorm(&'static str, f32),
+    /// A root-mean-square norm with the epsilon of the projector.
+    RmsNorm(&'static str),
+    /// A matrix, with a bias where the file has one.
+    Linear(&'static str),
+    /// A matrix, where the file has it, for joined patches in another order: the first value of each patch, then the second one of
+    /// each, and so on.
+    OptionalByValue(&'static str),
+    /// A matrix that is stored with a row for each input.
+    LinearOfColumns(&'static str),
+    /// A matrix, of whose outputs the second half is the gate of the first, with SiLU.
+    GatedLinear(&'static str),
+    /// The exact GELU.
+    Gelu,
+}
+
+/// The graph of a projector for merged rows, whose tensors begin with `prefix`. Norms without an epsilon of their own have
+/// `epsilon`.
+///
+/// # Errors
+/// [`BuildError`] when a tensor is missing or has the wrong shape.
+pub fn build(
+    weights: &mut Weights<'_>,
+    (prefix, ops): (&str, &[HeadOp]),
+    merge: &Merge,
+    epsilon: f32,
+) -> Result<Graph, BuildError> {
+    let mut head = HeadBuilder { weights, graph: Graph::default(), prefix, epsilon };
+    let mut x = head.graph.take(merge.width());
+    for op in ops {
+        x = match *op {
+            HeadOp::OptionalByValue(stem) if !head.weights.has(&head.name(stem, "weight")) => x,
+            HeadOp::OptionalByValue(stem) => {
+                let by_value = head.graph.push_one(ReorderColumns::new(by_value(merge).into()), &[x])?;
+                head.push(HeadOp::Linear(stem), by_value)?
+            }
+            op => head.push(op, x)?,
+        };
+    }
+    Ok(head.graph)
+}
+
+/// The columns of joined patches with the first value of each patch first, then the second one of each, and so on.
+fn by_value(merge: &Merge) -> Vec<f32> {
+    let Merge { neighbours, hidden, .. } = *merge;
+    (0..hidden).flat_map(|value| (0..neighbours).map(move |patch| (patch * hidden + value) as f32)).collect()
+}
+
+/// A projector under construction.
+struct HeadBuilder<'a, 'b> {
+    weights: &'a mut Weights<'b>,
+    graph: Graph,
+    /// What the names of its tensors begin with.
+    prefix: &'a str,
+    /// The epsilon of norms that have none of their own.
+    epsilon: f32,
+}
+
+impl HeadBuilder<'_, '_> {
+    fn name(&self, stem: &str, part: &str) -> String {
+        format!("{}{stem}.{part}", self.prefix)
+    }
+
+    fn push(&mut self, op: HeadOp, x: ValueId) -> Result<ValueId, BuildError> {
+        let width = self.graph.width(x);
+        match op {
+            HeadOp::LayerNorm(stem, epsilon) => {
+                let weight = self.weights.vector(&self.name(stem, "weight"), width)?;
+                let bias = self.weights.optional_vector(&self.name(stem, "bias"), width)?;
+                Ok(self.graph.push_one(LayerNorm::new(weight, bias, epsilon)?, &[x])?)
+            }
+            HeadOp::RmsNorm(stem) => {
+                let weight = self.weights.vector(&self.name(stem, "weight"), width)?;
+                Ok(self.graph.push_one(RmsNorm::new(weight, self.epsilon), &[x])?)
+            }
+            HeadOp::Linear(stem) | HeadOp::OptionalByValue(stem) => {
+                let name = self.name(stem, "weight");
+                // A missing tensor is reported as such, and not as one of another shape.
+                let rows = self.weights.rows(&name).unwrap_or(1);
+                let matrix = self.weights.matrix(&name, rows, width)?;
+                let bias = self.weights.optional_vector(&self.name(stem, "bias"), rows)?;
+                Ok(self.graph.push_one(Linear::new(vec![matrix], vec![bias])?, &[x])?)
+            }
+            HeadOp::LinearOfColumns(stem) => {
+                let name = self.name(stem, "weight");
+                let outputs = self.weights.columns(&name).unwrap_or(1);
+                let matrix = transposed(&self.weights.matrix(&name, width, outputs)?);
+                Ok(self.graph.push_one(Linear::new(vec![matrix], vec![None])?, &[x])?)
+            }
+            HeadOp::GatedLinear(stem) => {
+                let name = self.name(stem, "weight");
+                let rows = self.weights.rows(&name).unwrap_or(2);
+                let matrix = self.weights.matrix(&name, rows, width)?;
+                let halves = [0..rows / 2, rows / 2..rows].map(|rows| matrix.part(rows));
+                let projected = self.graph.push(Linear::new(halves.into(), vec![None, None])?, &[x])?;
+                Ok(self.graph.push_one(Glu::new(Activation::Silu), &[projected[1], projected[0]])?)
+            }
+            HeadOp::Gelu => Ok(self.graph.push_one(Activate::new(Pointwise::Gelu), &[x])?),
+        }
+    }
+}
+
+/// The matrix with a row for each column, in float32.
+fn transposed(matrix: &Weight) -> Weight {
+    let values = matrix.to_f32();
+    let [rows, columns] = [matrix.rows, matrix.columns];
+    let of_column = |column: usize| (0..rows).map(move |row| (row, column));
+    let transposed: Vec<f32> =
+        (0..columns).flat_map(of_column).map(|(row, column)| values[row * columns + column]).collect();
+    Weight::from_f32(&matrix.name, columns, rows, &transposed)
+}

@@ -1,0 +1,37 @@
+//! The rows of a tower as a step of its stage.
+
+use crate::backend::stage::PipelineStage;
+use crate::engine::{BLOCK_TOKENS, EngineError, SequenceRows, Step, StepId};
+
+/// The error of rows that are not those of the tower.
+#[must_use]
+pub fn invalid(reason: String) -> EngineError {
+    EngineError::InvalidStep { step: StepId(0), reason }
+}
+
+/// A step of one sequence with these tokens, which are rows of a table of positions.
+#[must_use]
+pub fn of_tokens(tokens: Vec<u32>) -> Step {
+    let block_table = (0..tokens.len().div_ceil(BLOCK_TOKENS) as u32).collect();
+    Step { id: StepId(0), sequences: vec![SequenceRows { tokens, block_table, ..SequenceRows::default() }] }
+}
+
+/// A step of one sequence of `rows` rows.
+#[must_use]
+pub fn whole(rows: usize) -> Step {
+    of_tokens(vec![0; rows])
+}
+
+/// The output of a segment of a stage.
+///
+/// # Errors
+/// [`EngineError`] when the device fails or the step does not belong to the stage.
+pub fn run(
+    stage: &mut dyn PipelineStage,
+    segment: usize,
+    step: &Step,
+    inputs: &[Vec<f32>],
+) -> Result<Vec<f32>, EngineError> {
+    let mut output = stage.run(segment, step, inputs)?;
+    output.values.pop().ok_or_else(|| invalid("a tower has no output".to_owned()))
+}
