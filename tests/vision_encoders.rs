@@ -7,24 +7,22 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use cuelight_engine::engine::{
-    BLOCK_TOKENS, EmbeddingRows, Engine, LogitsWanted, Progress, SequenceRows, Step, StepId, TokenId,
-};
+use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::gguf::write::GgufBuilder;
-use cuelight_engine::load::{
-    self, ActivationBits, ComputeDevice, Kernel, KvType, LoadCancel, LoadError, LoadOptions, Tuning, VulkanOptions,
-};
+use cuelight_engine::load::{ActivationBits, ComputeDevice, Kernel, LoadCancel, LoadError, Tuning, VulkanOptions};
 use cuelight_engine::media::MediaPart;
 use cuelight_engine::tower::TowerOptions;
 use cuelight_engine::vision::{ImageError, PreparedImage, RgbImage, Tile, plan};
 use proptest::prelude::*;
 use serde::Deserialize;
 
+#[path = "support/media_prompt.rs"]
+mod media_prompt;
 #[path = "support/vulkan_device.rs"]
 mod vulkan_device;
 
+use media_prompt::{ExpectedPrompt, GivenRows, distance};
 use vulkan_device::has_device;
 
 /// Largest difference of a value of a row, relative to the largest value.
@@ -55,16 +53,6 @@ struct Expected {
     rows_see_each_other: bool,
     images: Vec<ExpectedImage>,
     prompts: Vec<ExpectedPrompt>,
-}
-
-/// The log-probabilities of a prompt with the first image.
-#[derive(Deserialize)]
-struct ExpectedPrompt {
-    tokens: Vec<TokenId>,
-    /// Of each next token.
-    logprobs: Vec<f32>,
-    /// The best tokens after the last one.
-    top: Vec<(TokenId, f32)>,
 }
 
 #[derive(Deserialize)]
@@ -153,12 +141,6 @@ fn colors(tile: &Tile, expected: &Expected) -> Vec<f32> {
 fn bytes(digits: &str) -> Vec<f32> {
     let pairs = digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
     pairs.map(|pair| f32::from(u8::from_str_radix(pair, 16).unwrap())).collect()
-}
-
-/// The largest difference of two values.
-fn distance(left: &[f32], right: &[f32]) -> f32 {
-    assert_eq!(left.len(), right.len());
-    left.iter().zip(right).map(|(left, right)| (left - right).abs()).fold(0.0, f32::max)
 }
 
 #[test]
@@ -258,51 +240,6 @@ fn rope_positions(tokens: &[TokenId], row_token: TokenId, parts: &[MediaPart]) -
     (0..tokens.len()).map(|index| of(index).map(|position| position as u32)).collect()
 }
 
-/// The log-probabilities after each token of a prompt, whose rows of the image have these embeddings.
-fn log_probabilities(
-    expected: &Expected,
-    prompt: &ExpectedPrompt,
-    rows: Arc<[f32]>,
-    parts: &[MediaPart],
-) -> Vec<Vec<f32>> {
-    let positions = rope_positions(&prompt.tokens, expected.row_token_id, parts);
-    let options = LoadOptions {
-        kv_type: KvType::F32,
-        threads: 2,
-        takes_embeddings: true,
-        ..LoadOptions::new(expected.path("text.gguf"))
-    };
-    let mut engine = load::plan(&options).unwrap().load_engine(&mut |_| {}).unwrap();
-    let block_table: Vec<u32> = (0..prompt.tokens.len().div_ceil(BLOCK_TOKENS) as u32).collect();
-    let (mut first_position, mut used, mut all) = (0, 0, Vec::new());
-    let is_row = |token: &TokenId| *token == expected.row_token_id;
-    for (index, run) in (0..).zip(prompt.tokens.chunk_by(|a, b| is_row(a) == is_row(b))) {
-        let is_image = is_row(&run[0]);
-        let range = used..used + if is_image { run.len() } else { 0 };
-        used = range.end;
-        let given = EmbeddingRows { first: 0, values: Arc::clone(&rows), range };
-        let sequence = SequenceRows {
-            tokens: run.to_vec(),
-            first_position,
-            block_table: block_table.clone(),
-            logits: LogitsWanted::All,
-            embeddings: if is_image { vec![given] } else { Vec::new() },
-            sees_later: is_image && expected.rows_see_each_other,
-            rope_positions: positions.iter().skip(first_position as usize).take(run.len()).copied().collect(),
-            ..SequenceRows::default()
-        };
-        first_position += run.len() as u32;
-        let step = Step { id: StepId(index), sequences: vec![sequence] };
-        let Progress::Done(output) = engine.begin(step).unwrap() else { panic!("the model has no experts") };
-        let of_row = |row: &[f32]| {
-            let sum: f64 = row.iter().map(|logit| f64::from(*logit).exp()).sum();
-            row.iter().map(|logit| (f64::from(*logit) - sum.ln()) as f32).collect::<Vec<f32>>()
-        };
-        all.extend(output.logits.chunks_exact(output.logits.len() / run.len()).map(of_row));
-    }
-    all
-}
-
 #[test]
 fn prompts_with_an_image_have_the_log_probabilities_of_transformers() {
     for expected in all() {
@@ -311,15 +248,13 @@ fn prompts_with_an_image_have_the_log_probabilities_of_transformers() {
         let prepared = planned.preparation().prepare(&image(of_image.width, of_image.height)).unwrap();
         let rows = planned.load(&LoadCancel::default()).unwrap().encode(&prepared, &LoadCancel::default()).unwrap();
         for prompt in &expected.prompts {
-            let found = log_probabilities(&expected, prompt, rows.clone().into(), &prepared.parts);
-            let of_next = |(row, next): (&Vec<f32>, &TokenId)| row[*next as usize];
-            let of_next: Vec<f32> = found.iter().zip(&prompt.tokens[1..]).map(of_next).collect();
-            let last = found.last().unwrap();
-            let [top, expected_top] = [
-                prompt.top.iter().map(|(token, _)| last[*token as usize]).collect::<Vec<f32>>(),
-                prompt.top.iter().map(|(_, logprob)| *logprob).collect(),
-            ];
-            let worst = distance(&of_next, &prompt.logprobs).max(distance(&top, &expected_top));
+            let given = GivenRows {
+                values: rows.clone().into(),
+                row_token: expected.row_token_id,
+                see_each_other: expected.rows_see_each_other,
+                rope_positions: rope_positions(&prompt.tokens, expected.row_token_id, &prepared.parts),
+            };
+            let worst = prompt.worst(&expected.path("text.gguf"), &given);
             println!("{:12} {worst:8.1e}", expected.family);
             assert!(worst <= 1e-3, "{}: {worst}", expected.family);
         }

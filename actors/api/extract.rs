@@ -1,8 +1,10 @@
 //! A request's body as JSON, with errors in the API's format.
 
+use std::borrow::Cow;
+
 use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequest, FromRequestParts, Request};
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderName, header};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tokio::time::timeout;
@@ -34,7 +36,7 @@ impl FromRequest<SharedServer> for JsonBody {
         let (mut parts, body) = request.into_parts();
         let Ok(caller) = Caller::from_request_parts(&mut parts, server).await;
         let mut memory = RequestMemory::reserve(&server.request_memory, caller.client());
-        let bytes = read(body, &server.options(), &mut memory).await?;
+        let bytes = read(body, &server.options(), (&mut memory, TEXT_COPIES)).await?;
         if bytes.is_empty() {
             return Err(ApiError::invalid_body("the request body is empty: a JSON object is expected"));
         }
@@ -59,8 +61,12 @@ fn invalid_json(error: serde_json::Error) -> ApiError {
     ApiError::invalid_body(format!("the request body is not valid JSON: {error}"))
 }
 
-/// Reads a body within its limits of size, memory and time.
-async fn read(mut body: Body, options: &ServerOptions, memory: &mut Reservation) -> Result<Vec<u8>, ApiError> {
+/// Reads a body within its limits of size, memory and time. The memory is for a number of copies.
+pub(super) async fn read(
+    mut body: Body,
+    options: &ServerOptions,
+    (memory, copies): (&mut Reservation, usize),
+) -> Result<Vec<u8>, ApiError> {
     let most = options.max_body_bytes;
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if announced > most {
@@ -75,7 +81,7 @@ async fn read(mut body: Body, options: &ServerOptions, memory: &mut Reservation)
         if bytes.len() + data.len() > most {
             return Err(ApiError::BodyTooLarge(most));
         }
-        memory.grow(TEXT_COPIES * data.len())?;
+        memory.grow(copies * data.len())?;
         bytes.extend_from_slice(&data);
     }
     Ok(bytes)
@@ -84,12 +90,8 @@ async fn read(mut body: Body, options: &ServerOptions, memory: &mut Reservation)
 /// Requires a JSON content type, which a web page of another origin cannot send without permission, and a body that the
 /// decompression layer has decoded.
 fn check_content(headers: &HeaderMap) -> Result<(), ApiError> {
-    let text = |name| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
-    if let Some(encoding) = text(header::CONTENT_ENCODING).filter(|encoding| encoding != "identity") {
-        let message = format!("the content encoding `{}` is not supported; use gzip or none", clip(&encoding));
-        return Err(ApiError::UnsupportedMediaType(message));
-    }
-    match text(header::CONTENT_TYPE) {
+    check_encoding(headers)?;
+    match text(headers, header::CONTENT_TYPE) {
         Some(kind) if is_json(&kind) => Ok(()),
         Some(kind) => Err(ApiError::UnsupportedMediaType(format!(
             "the content type must be `application/json`, not `{}`",
@@ -99,6 +101,22 @@ fn check_content(headers: &HeaderMap) -> Result<(), ApiError> {
             "the request has no content type: send the header `Content-Type: application/json`".to_owned(),
         )),
     }
+}
+
+/// Requires a body that the decompression layer has decoded.
+pub(super) fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
+    match text(headers, header::CONTENT_ENCODING).filter(|encoding| encoding != "identity") {
+        None => Ok(()),
+        Some(encoding) => {
+            let message = format!("the content encoding `{}` is not supported; use gzip or none", clip(&encoding));
+            Err(ApiError::UnsupportedMediaType(message))
+        }
+    }
+}
+
+/// The text of a header.
+pub(super) fn text(headers: &HeaderMap, name: HeaderName) -> Option<Cow<'_, str>> {
+    headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()))
 }
 
 /// Whether a content type is `application/json` or `application/…+json`, with or without parameters.

@@ -20,6 +20,7 @@ mod debug;
 mod extra_samplers;
 mod extract;
 mod fields;
+mod form;
 mod guard;
 mod json_size;
 mod kv_blocks;

@@ -23,7 +23,7 @@ use super::llama_cpp;
 use super::lora;
 use super::ollama;
 use super::openai::responses::{self, stored};
-use super::openai::{chat, completions, embeddings};
+use super::openai::{chat, completions, embeddings, transcriptions};
 use super::options::LiveOptions;
 use super::ranking;
 use super::server::{Server, SharedServer};
@@ -85,6 +85,7 @@ fn keyed_routes() -> Router<SharedServer> {
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
         .route("/v1/embeddings", post(embeddings::create))
+        .route("/v1/audio/transcriptions", post(transcriptions::create))
         .route("/v1/responses", post(responses::create))
         .route("/v1/responses/input_tokens", post(responses::input_tokens))
         .route("/v1/responses/{id}", get(stored::show).delete(stored::delete))
@@ -97,6 +98,7 @@ fn keyed_routes() -> Router<SharedServer> {
         .route("/chat/completions", post(chat::create))
         .route("/completions", post(completions::create))
         .route("/embeddings", post(embeddings::create))
+        .route("/audio/transcriptions", post(transcriptions::create))
         .route("/responses", post(responses::create))
         .route("/responses/input_tokens", post(responses::input_tokens))
         .route("/responses/{id}", get(stored::show).delete(stored::delete))

@@ -12,7 +12,7 @@ use crate::hub::HubStore;
 use crate::models::{ModelFactory, PlanError, PlannedModel};
 
 /// A file or directory of the directory of models. What its publisher recommends is read for each load, because a download may
-/// have changed it, and so is its vision tower looked for.
+/// have changed it, and so is its projector file looked for.
 pub struct FoundModel {
     /// Where it is in the directory.
     pub link: PathBuf,

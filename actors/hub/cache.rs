@@ -118,7 +118,7 @@ impl Cache {
         let mut blobs = HashSet::new();
         let mut kept = HashSet::new();
         let links_before = links(&snapshots);
-        // The vision tower of a repository goes with the last of its models.
+        // The projector file of a repository goes with the last of its models.
         let is_other_model = |name: &str| is_gguf(name) && !is_projector(name) && !wanted.contains(name);
         let is_last = !links_before.iter().any(|(name, _)| is_other_model(name));
         for (name, path) in links_before {

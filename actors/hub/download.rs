@@ -195,7 +195,7 @@ impl Snapshot<'_> {
         files.iter().map(|file| self.fetch(file, progress)).collect()
     }
 
-    /// Downloads the vision tower of the repository, if it has one.
+    /// Downloads the projector file of the repository, if it has one.
     fn fetch_projector(&mut self, progress: &impl Progress) -> Result<(), HubError> {
         let Some(file) = best_projector(&self.repository.files) else { return Ok(()) };
         let file = file.to_owned();

@@ -8,7 +8,7 @@ pub fn is_gguf(name: &str) -> bool {
 
 /// The language models among the files of a repository, each with its shards in order.
 ///
-/// Vision towers and importance matrices are also GGUF files, but not models to run.
+/// Projector files and importance matrices are also GGUF files, but not models to run.
 pub(super) fn models(files: &[String]) -> Vec<Vec<&str>> {
     let mut names: Vec<&str> = files.iter().map(String::as_str).filter(|name| is_gguf(name)).collect();
     names.retain(|name| !is_projector(name) && !name.to_ascii_lowercase().contains("imatrix"));
@@ -27,13 +27,13 @@ pub(super) fn models(files: &[String]) -> Vec<Vec<&str>> {
     models
 }
 
-/// Whether a GGUF file has a vision tower and no language model, by its name.
+/// Whether a GGUF file is a projector file and no language model, by its name.
 #[must_use]
 pub fn is_projector(name: &str) -> bool {
     is_gguf(name) && name.to_ascii_lowercase().contains("mmproj")
 }
 
-/// The vision tower among files that is preferred: F16, which loses nothing that is seen in answers and is half as large as F32.
+/// The projector file among files that is preferred: F16, which loses nothing that is seen in answers and is half as large as F32.
 #[must_use]
 pub fn best_projector(files: &[String]) -> Option<&str> {
     const ORDER: [&str; 5] = ["F16", "FP16", "BF16", "Q8_0", "F32"];

@@ -1,10 +1,10 @@
-//! The vision tower (mmproj) of a model: a GGUF file of its own next to the model's file.
+//! The projector file (mmproj) of a model: a GGUF file of its own next to the model's file.
 
 use std::path::{Path, PathBuf};
 
 use super::gguf_names::best_projector;
 
-/// The vision tower next to a model's file: in its directory, in that of the snapshot of a repository, or where a link leads to.
+/// The projector file next to a model's file: in its directory, in that of the snapshot of a repository, or where a link leads to.
 #[must_use]
 pub fn next_to(model: &Path) -> Option<PathBuf> {
     let target = std::fs::read_link(model).ok().map(|target| model.parent().unwrap_or(model).join(target));

@@ -20,7 +20,7 @@ pub struct Hub {
     pub(super) endpoint: Option<String>,
     pub(super) token: Option<String>,
     pub(super) offline: bool,
-    /// Whether vision towers are downloaded with their models.
+    /// Whether projector files are downloaded with their models.
     pub(super) projectors: bool,
     pub(super) registry: Option<String>,
     pub(super) ollama: OllamaStore,

@@ -84,7 +84,7 @@ fn scan(directory: &Path) -> io::Result<Vec<Found>> {
             continue;
         }
         let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
-        // The vision tower of another file is not a model of its own.
+        // The projector file of another file is not a model of its own.
         if stem.to_ascii_lowercase().contains("mmproj") {
             continue;
         }

@@ -79,7 +79,8 @@ class Ultravox(torch.nn.Module):
         self.config = config
         self.audio_tower = WhisperEncoder(config.audio)
         self.multi_modal_projector = UltravoxProjector(config.audio.d_model, 48, config.text.hidden_size)
-        self.language_model = transformers.LlamaForCausalLM(config.text)
+        self.language_model = transformers.LlamaModel(config.text)
+        self.lm_head = torch.nn.Linear(config.text.hidden_size, config.text.vocab_size, bias=False)
 
     def tie_weights(self) -> None:
         pass
@@ -95,11 +96,12 @@ class Ultravox(torch.nn.Module):
 
     def forward(self, input_ids: torch.Tensor, use_cache: bool, given: torch.Tensor, token: int) -> object:
         embedded = self.language_model.get_input_embeddings()(input_ids).masked_scatter((input_ids == token)[..., None], given)
-        return self.language_model(inputs_embeds=embedded, use_cache=use_cache)
+        found = self.language_model(inputs_embeds=embedded, use_cache=use_cache)
+        return SimpleNamespace(logits=self.lm_head(found.last_hidden_state))
 
     def save_pretrained(self, folder: Path) -> None:
         folder.mkdir()
-        state = {name: value.contiguous() for name, value in self.state_dict().items() if "language_model" not in name}
+        state = {name: value.contiguous() for name, value in self.state_dict().items() if not name.startswith(("language_model", "lm_head"))}
         safetensors.torch.save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
         config = dict(architectures=["UltravoxModel"], model_type="ultravox", stack_factor=STACK,
                       audio_config=self.config.audio.to_dict(), text_config=self.config.text.to_dict())  # fmt: skip
@@ -165,7 +167,7 @@ MODELS = {
         Ultravox,
         lambda text, token: SimpleNamespace(text=text, audio=transformers.WhisperConfig(
             **ENCODER | dict(num_mel_bins=80, decoder_layers=1, attn_implementation="eager"))),
-        "language_model.model.", 80,
+        "language_model.", 80,
         ["<|reserved_special_token_0|>"],
         "<|audio|>", "<|reserved_special_token_0|>", ("", ""),
         lambda model, features, heard: model.rows(features),

@@ -25,8 +25,20 @@ const ALLOWED: &[&str] = &[
 
 /// Packages under other licences, with the reason why they may be used.
 const EXCEPTIONS: &[(&str, &str)] = &[
-    // Its source is used unchanged, which is all that this licence asks for.
+    // Their sources are used unchanged, which is all that this licence asks for.
     ("option-ext", "MPL-2.0"),
+    ("symphonia", "MPL-2.0"),
+    ("symphonia-bundle-flac", "MPL-2.0"),
+    ("symphonia-bundle-mp3", "MPL-2.0"),
+    ("symphonia-codec-aac", "MPL-2.0"),
+    ("symphonia-codec-pcm", "MPL-2.0"),
+    ("symphonia-codec-vorbis", "MPL-2.0"),
+    ("symphonia-common", "MPL-2.0"),
+    ("symphonia-core", "MPL-2.0"),
+    ("symphonia-format-isomp4", "MPL-2.0"),
+    ("symphonia-format-ogg", "MPL-2.0"),
+    ("symphonia-format-riff", "MPL-2.0"),
+    ("symphonia-metadata", "MPL-2.0"),
 ];
 
 /// Whether a licence expression can be met with allowed licences alone.

@@ -1,4 +1,4 @@
-//! OpenAI's protocol: chat completions, legacy completions, [`responses`] and [`embeddings`].
+//! OpenAI's protocol: chat completions, legacy completions, [`responses`], [`embeddings`] and [`transcriptions`].
 //!
 //! A request passes through these files in order: [`unsupported`] refuses fields that are not supported, [`sampling`],
 //! [`constraint`], [`tools`], [`messages`], [`kv_transfer`] and [`prompt`] read the others, [`serving`](crate::serving) runs the
@@ -20,5 +20,6 @@ mod sampling;
 mod speculation;
 mod sse;
 pub(super) mod tools;
+pub(super) mod transcriptions;
 pub(super) mod unsupported;
 mod usage;

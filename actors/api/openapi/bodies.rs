@@ -43,6 +43,7 @@ use Kind::{Any, Boolean, Integer, List, Number, Object, Text};
 pub(super) const CHAT: &str = "ChatCompletionRequest";
 pub(super) const COMPLETION: &str = "CompletionRequest";
 pub(super) const EMBEDDING: &str = "EmbeddingRequest";
+pub(super) const TRANSCRIPTION: &str = "TranscriptionRequest";
 pub(super) const RERANK: &str = "RerankRequest";
 pub(super) const SCORE: &str = "ScoreRequest";
 pub(super) const TEI_EMBED: &str = "TeiEmbedRequest";
@@ -71,6 +72,7 @@ pub(super) const BODIES: &[Body] = &[
     },
     Body { name: COMPLETION, groups: &[MODEL, TEXT, LIMITS, SAMPLING, EXTRA_SAMPLERS, REQUEST], required: &["prompt"] },
     Body { name: EMBEDDING, groups: &[MODEL, TO_VECTORS], required: &["input"] },
+    Body { name: TRANSCRIPTION, groups: &[MODEL, AUDIO_FILE], required: &["file"] },
     Body { name: RERANK, groups: &[MODEL, TO_ORDER, SCORING], required: &["query"] },
     Body { name: SCORE, groups: &[MODEL, TO_SCORES, SCORING], required: &["text_1", "text_2"] },
     Body { name: TEI_EMBED, groups: &[MODEL, TEI_TO_VECTORS], required: &["inputs"] },
@@ -135,6 +137,16 @@ const TEXT: &[Field] = &[
     field("echo", Boolean, "Whether the prompt comes before the answer."),
     field("logprobs", Integer, "Number of alternatives for each token, 0 to 20."),
     field("best_of", Integer, "Number of answers of which the n most likely are returned."),
+];
+
+const AUDIO_FILE: &[Field] = &[
+    field("file", Text, "The audio file: WAV, MP3, FLAC, Ogg Vorbis or AAC."),
+    field("language", Text, "The language that is spoken."),
+    field("prompt", Text, "Text before it, for spelling and style."),
+    field("response_format", Text, "json or text."),
+    field("temperature", Number, "0 for the most likely words, which is the default."),
+    field("max_tokens", Integer, "Most tokens of the transcript."),
+    field("stream", Boolean, "Send events while the transcript is written."),
 ];
 
 const TO_VECTORS: &[Field] = &[

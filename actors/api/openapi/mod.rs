@@ -70,7 +70,7 @@ fn operation(route: &Route) -> Operation {
     }
     if let Some(body) = route.body {
         let content = Content::new(Some(Ref::from_schema_name(body)));
-        let request = RequestBodyBuilder::new().content("application/json", content).required(Some(Required::True));
+        let request = RequestBodyBuilder::new().content(route.content, content).required(Some(Required::True));
         operation = operation
             .request_body(Some(request.build()))
             .response("400", ResponseBuilder::new().description("A field is wrong; the error names it.").build());

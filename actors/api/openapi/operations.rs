@@ -6,7 +6,7 @@ use utoipa::openapi::HttpMethod::{Delete, Get, Post};
 use super::bodies::{
     ANTHROPIC, ANTHROPIC_COUNT, CHAT, COMPLETION, DETOKENIZE, EMBEDDING, INFILL, LLAMA_COMPLETION, LORA, LORA_NAME,
     MODEL_NAME, OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, OLLAMA_GENERATE, OLLAMA_PULL, RERANK, RESPONSE, SCORE,
-    TEI_EMBED, TOKENIZE,
+    TEI_EMBED, TOKENIZE, TRANSCRIPTION,
 };
 
 /// The form of a successful answer.
@@ -28,6 +28,8 @@ pub(super) struct Route {
     pub summary: &'static str,
     /// The name of the schema of its request.
     pub body: Option<&'static str>,
+    /// The content type of its request.
+    pub content: &'static str,
     pub answer: Answer,
     /// Whether a server with keys requires one.
     pub needs_key: bool,
@@ -52,7 +54,7 @@ impl Route {
 }
 
 const fn get(path: &'static str, tag: &'static str, summary: &'static str) -> Route {
-    Route { method: Get, path, tag, summary, body: None, answer: Json, needs_key: true }
+    Route { method: Get, path, tag, summary, body: None, content: JSON, answer: Json, needs_key: true }
 }
 
 const fn post(
@@ -62,12 +64,15 @@ const fn post(
     answer: Answer,
     summary: &'static str,
 ) -> Route {
-    Route { method: Post, path, tag, summary, body: Some(body), answer, needs_key: true }
+    Route { method: Post, path, tag, summary, body: Some(body), content: JSON, answer, needs_key: true }
 }
 
 const fn open(path: &'static str, answer: Answer, summary: &'static str) -> Route {
-    Route { method: Get, path, tag: OPERATION, summary, body: None, answer, needs_key: false }
+    Route { method: Get, path, tag: OPERATION, summary, body: None, content: JSON, answer, needs_key: false }
 }
+
+const JSON: &str = "application/json";
+const FORM: &str = "multipart/form-data";
 
 const OPENAI: &str = "OpenAI";
 const ANTHROPICS: &str = "Anthropic";
@@ -86,6 +91,10 @@ pub(super) const OPERATIONS: &[Route] = &[
     post("/v1/chat/completions/render", OPENAI, CHAT, Json, "Renders the prompt of a conversation as token ids."),
     post("/v1/completions", OPENAI, COMPLETION, JsonOrEvents, "Continues a text, or scores a prompt."),
     post("/v1/embeddings", OPENAI, EMBEDDING, Json, "Returns a vector for each text."),
+    Route {
+        content: FORM,
+        ..post("/v1/audio/transcriptions", OPENAI, TRANSCRIPTION, JsonOrEvents, "Writes what is said in an audio file.")
+    },
     post("/v1/rerank", RERANKING, RERANK, Json, "Orders documents by relevance; with texts as in TEI."),
     post("/rerank", RERANKING, RERANK, Json, "The same."),
     post("/v1/reranking", RERANKING, RERANK, Json, "The same."),

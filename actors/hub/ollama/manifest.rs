@@ -41,7 +41,7 @@ pub enum Kind {
     System,
     /// A template in Go's language.
     Template,
-    /// The vision tower, a GGUF file.
+    /// The projector file, a GGUF file.
     Projector,
     /// A text for people or for Ollama: the licence, example messages, the configuration.
     Other,
@@ -85,7 +85,7 @@ impl Manifest {
         self.others.iter().find(|(other, _)| *other == kind).map(|(_, blob)| blob)
     }
 
-    /// The layers without which the model does not run: all but the vision tower, which earlier versions did not download.
+    /// The layers without which the model does not run: all but the projector file, which earlier versions did not download.
     pub fn needed(&self) -> impl Iterator<Item = &Blob> {
         let needed = self.others.iter().filter(|(kind, _)| *kind != Kind::Projector);
         needed.map(|(_, blob)| blob).chain([&self.model])

@@ -30,7 +30,7 @@ pub struct Published {
     pub recommended: Recommended,
     /// The length of the context, in tokens.
     pub context_tokens: Option<usize>,
-    /// Its vision tower, if it has one.
+    /// Its projector file, if it has one.
     pub projector: Option<PathBuf>,
     /// The names of parameters that are not used.
     pub unused: Vec<String>,

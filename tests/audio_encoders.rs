@@ -1,0 +1,299 @@
+//! Audio encoders, compared with Hugging Face transformers.
+//!
+//! `tests/generate/audio.py` writes tiny models, the spectrograms of some clips, and their embedding rows. What stands for a clip in
+//! the prompt must be the same text, and the frames and rows near those of the oracle, on every device.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+
+use cuelight_engine::audio::{AudioError, PreparedAudio, Window};
+use cuelight_engine::engine::TokenId;
+use cuelight_engine::format::gguf::write::GgufBuilder;
+use cuelight_engine::load::{ActivationBits, ComputeDevice, Kernel, LoadCancel, Tuning, VulkanOptions};
+use cuelight_engine::media::{MediaKind, MediaPart};
+use cuelight_engine::projector::{PreparedMedia, plan};
+use cuelight_engine::tower::TowerOptions;
+use cuelight_engine::vision::PreparedImage;
+use proptest::prelude::*;
+use serde::Deserialize;
+
+#[path = "support/media_prompt.rs"]
+mod media_prompt;
+#[path = "support/vulkan_device.rs"]
+mod vulkan_device;
+
+use media_prompt::{ExpectedPrompt, GivenRows, distance};
+use vulkan_device::has_device;
+
+/// Largest difference of a value of a row, relative to the largest value.
+const GATE: f32 = 1e-4;
+
+/// [`GATE`] on a device, which may compute products with less precise numbers.
+const DEVICE_GATE: f32 = 2e-3;
+
+/// Largest difference of a value of a spectrogram, whose transform has other sums in transformers.
+const FRAME_GATE: f32 = 2e-4;
+
+/// Frames between those of a spectrogram that are compared.
+const EVERY_FRAME: usize = 8;
+
+/// The expected values of one model.
+#[derive(Deserialize)]
+struct Expected {
+    /// The name of the folder.
+    #[serde(skip)]
+    family: String,
+    row_token: String,
+    placeholder: String,
+    mels: usize,
+    width: usize,
+    row_token_id: TokenId,
+    clips: Vec<ExpectedClip>,
+    prompts: Vec<ExpectedPrompt>,
+}
+
+#[derive(Deserialize)]
+struct ExpectedClip {
+    samples: usize,
+    /// What takes the place of the placeholder, with a row token for each row.
+    text: String,
+    /// Every eighth frame, [frames, mel bins]; empty where they are left out.
+    frames: Vec<f32>,
+    /// [rows, width].
+    rows: Vec<f32>,
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/audio")
+}
+
+fn all() -> Vec<Expected> {
+    let mut folders: Vec<PathBuf> = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.sort();
+    let read = |folder: &PathBuf| {
+        let expected: Expected = serde_json::from_slice(&std::fs::read(folder.join("expected.json")).unwrap()).unwrap();
+        Expected { family: folder.file_name().unwrap().to_str().unwrap().to_owned(), ..expected }
+    };
+    assert!(!folders.is_empty());
+    folders.iter().map(read).collect()
+}
+
+impl Expected {
+    fn path(&self, file: &str) -> PathBuf {
+        folder().join(&self.family).join(file)
+    }
+
+    fn options(&self) -> TowerOptions {
+        options(self.path("mmproj.gguf"))
+    }
+
+    fn prepare(&self, samples: usize) -> PreparedAudio {
+        plan(&self.options()).unwrap().preparation().audio.unwrap().prepare(&clip(samples)).unwrap()
+    }
+}
+
+fn options(path: PathBuf) -> TowerOptions {
+    TowerOptions {
+        path,
+        device: ComputeDevice::Cpu,
+        threads: 2,
+        kernel: Kernel::detect(),
+        tuning: Tuning::default(),
+        vulkan: VulkanOptions::default(),
+        activation_bits: ActivationBits::default(),
+    }
+}
+
+/// The clip that the generator makes by the same formula.
+fn clip(samples: usize) -> Vec<f32> {
+    let sample = |index: i64| ((index * index * 7 + index * 13) % 2001 - 1000) * (1 + index / 700 % 4) * 8;
+    (0..samples as i64).map(|index| sample(index) as f32 / 32_768.0).collect()
+}
+
+/// The text with a token for each row.
+fn text(audio: &PreparedAudio, row_token: &str) -> String {
+    let of_part = |part: &MediaPart| match part {
+        MediaPart::Text(text) => text.clone(),
+        rows => row_token.repeat(rows.rows()),
+    };
+    audio.parts.iter().map(of_part).collect()
+}
+
+#[test]
+fn clips_are_prepared_as_by_transformers() {
+    for expected in all() {
+        let planned = plan(&expected.options()).unwrap();
+        assert!(planned.preparation().images.is_none());
+        assert!(planned.describe().contains("audio: Whisper, 3 layers"), "{}", planned.describe());
+        let preparation = planned.preparation();
+        let spec = preparation.spec(MediaKind::Audio).unwrap();
+        assert!(spec.row_tokens.contains(&expected.row_token) && spec.placeholder == expected.placeholder);
+        assert_eq!(spec.width, expected.width);
+        for of_clip in &expected.clips {
+            let prepared = expected.prepare(of_clip.samples);
+            assert_eq!(text(&prepared, &expected.row_token), of_clip.text, "{}", expected.family);
+            let of_frame = expected.mels;
+            let frames = prepared.windows.iter().flat_map(|window| window.frames().chunks_exact(of_frame));
+            if of_clip.frames.is_empty() {
+                continue;
+            }
+            let found: Vec<f32> = frames.step_by(EVERY_FRAME).flatten().copied().collect();
+            let worst = distance(&found, &of_clip.frames);
+            println!("{:12} spectrogram {worst:8.1e}", expected.family);
+            assert!(worst <= FRAME_GATE, "{}: {worst}", expected.family);
+        }
+    }
+}
+
+/// Compares the rows of all clips.
+fn check(expected: &Expected, options: TowerOptions, gate: f32) {
+    let planned = plan(&options).unwrap_or_else(|error| panic!("{error}"));
+    assert!(planned.bytes() > 0 && planned.left_out().is_none());
+    let mut encoder = planned.load(&LoadCancel::default()).unwrap_or_else(|error| panic!("{error}"));
+    for of_clip in &expected.clips {
+        let prepared = PreparedMedia::Audio(expected.prepare(of_clip.samples));
+        let rows = encoder.encode(&prepared, &LoadCancel::default()).unwrap();
+        let largest = of_clip.rows.iter().map(|value| value.abs()).fold(0.0, f32::max);
+        let worst = distance(&rows, &of_clip.rows) / largest;
+        println!("{:12} {:6} {:10} {worst:8.1e}", expected.family, of_clip.samples, options.kernel.to_string());
+        assert!(worst <= gate, "{} {} {}: {worst}", expected.family, of_clip.samples, options.kernel);
+        let pieces = prepared.into_pieces().into_iter();
+        let again = pieces.flat_map(|piece| encoder.encode(&piece, &LoadCancel::default()).unwrap());
+        let bits = |rows: Vec<f32>| rows.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        assert_eq!(bits(rows), bits(again.collect()), "{}", expected.family);
+    }
+}
+
+#[test]
+fn rows_agree_with_transformers_on_every_kernel() {
+    for expected in all() {
+        for kernel in Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported()) {
+            check(&expected, TowerOptions { kernel, ..expected.options() }, GATE);
+        }
+    }
+}
+
+#[test]
+fn rows_agree_with_transformers_on_a_device() {
+    if !has_device() {
+        return;
+    }
+    for expected in all() {
+        check(&expected, TowerOptions { device: ComputeDevice::Vulkan(0), ..expected.options() }, DEVICE_GATE);
+    }
+}
+
+#[test]
+fn prompts_with_audio_have_the_log_probabilities_of_transformers() {
+    for expected in all() {
+        let mut encoder = plan(&expected.options()).unwrap().load(&LoadCancel::default()).unwrap();
+        let prepared = PreparedMedia::Audio(expected.prepare(expected.clips[0].samples));
+        let rows = encoder.encode(&prepared, &LoadCancel::default()).unwrap();
+        let given = GivenRows {
+            values: rows.into(),
+            row_token: expected.row_token_id,
+            see_each_other: false,
+            rope_positions: Vec::new(),
+        };
+        for prompt in &expected.prompts {
+            let worst = prompt.worst(&expected.path("text.gguf"), &given);
+            println!("{:12} {worst:8.1e}", expected.family);
+            assert!(worst <= 1e-3, "{}: {worst}", expected.family);
+        }
+    }
+}
+
+#[test]
+fn a_clip_that_gives_no_row_is_refused() {
+    for expected in all() {
+        let preparation = plan(&expected.options()).unwrap().preparation().audio.unwrap();
+        assert_eq!(preparation.prepare(&[]), Err(AudioError::TooShort { samples: 0 }), "{}", expected.family);
+    }
+    let qwen = &all()[0];
+    let preparation = plan(&qwen.options()).unwrap().preparation().audio.unwrap();
+    assert_eq!(preparation.prepare(&[0.5; 320]), Err(AudioError::TooShort { samples: 320 }));
+}
+
+#[test]
+fn an_encoder_refuses_other_media_and_stops_when_cancelled() {
+    let expected = &all()[0];
+    let mut encoder = plan(&expected.options()).unwrap().load(&LoadCancel::default()).unwrap();
+    let image = PreparedMedia::Image(PreparedImage::default());
+    assert!(encoder.encode(&image, &LoadCancel::default()).is_err());
+    for (frames, rows) in [(97, 1), (96, 49), (96, 0)] {
+        let window = Window::new(vec![0.0; frames * expected.mels], rows);
+        let foreign = PreparedMedia::Audio(PreparedAudio { parts: Vec::new(), windows: vec![window] });
+        assert!(encoder.encode(&foreign, &LoadCancel::default()).is_err(), "{frames} {rows}");
+    }
+    let cancel = LoadCancel::default();
+    cancel.cancel();
+    assert!(encoder.encode(&PreparedMedia::Audio(expected.prepare(2000)), &cancel).is_err());
+}
+
+const KEYS: [(&str, u32); 5] = [
+    ("num_mel_bins", 80),
+    ("embedding_length", 32),
+    ("attention.head_count", 4),
+    ("block_count", 2),
+    ("projector.stack_factor", 4),
+];
+
+fn fault(keys: &[(&str, u32)], projector: &str) -> String {
+    let mut builder = GgufBuilder::new().key("general.architecture", "clip").key("clip.projector_type", projector);
+    builder = builder.key("clip.has_audio_encoder", true);
+    for (key, value) in keys {
+        builder = builder.key(&format!("clip.audio.{key}"), *value);
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), builder.key("clip.audio.attention.layer_norm_epsilon", 1e-5_f32).build()).unwrap();
+    match plan(&options(file.path().to_owned())) {
+        Ok(_) => panic!("{keys:?} is not an encoder"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn what_is_missing_or_has_another_size_is_named() {
+    let message = fault(&KEYS, "conformer");
+    assert!(message.contains("\"conformer\" of audio is not supported; supported are qwen2a, ultravox"), "{message}");
+    for missing in 0..KEYS.len() {
+        let mut keys = KEYS.to_vec();
+        let (key, _) = keys.remove(missing);
+        let message = fault(&keys, "voxtral");
+        assert!(message.contains(&format!("clip.audio.{key}")), "{message}");
+    }
+    let message = fault(&KEYS, "voxtral");
+    assert!(message.contains("a.conv1d.1.weight"), "{message}");
+    for (key, value) in [
+        ("num_mel_bins", 0),
+        ("num_mel_bins", u32::MAX),
+        ("embedding_length", 0),
+        ("embedding_length", u32::MAX),
+        ("attention.head_count", 5),
+        ("block_count", u32::MAX),
+        ("projector.stack_factor", 0),
+    ] {
+        let keys: Vec<_> = KEYS.iter().copied().filter(|(other, _)| *other != key).chain([(key, value)]).collect();
+        let message = fault(&keys, "voxtral");
+        assert!(message.contains("clip.audio."), "{key} {value}: {message}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn damaged_files_are_refused_or_planned(at in 0usize..6000, value in any::<u8>(), cut in any::<Option<u16>>()) {
+        let mut bytes = std::fs::read(folder().join("voxtral/mmproj.gguf")).unwrap();
+        bytes[at] = value;
+        bytes.truncate(cut.map_or(usize::MAX, usize::from));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        if let Ok(planned) = plan(&options(file.path().to_owned())) {
+            prop_assert!(planned.bytes() < 1 << 40);
+            if let Some(audio) = planned.preparation().audio {
+                prop_assert!(audio.prepare(&clip(3000)).is_ok());
+            }
+        }
+    }
+}

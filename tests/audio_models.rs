@@ -1,0 +1,129 @@
+//! `cuelight serve` and `cuelight run` with audio encoders: log-probabilities and answers of tiny models, compared with transformers
+//! through the HTTP API.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+#[path = "support/server_process.rs"]
+mod server_process;
+#[path = "support/wav.rs"]
+mod wav_file;
+
+use server_process::ServerProcess;
+use wav_file::wav;
+
+/// Largest difference of a log-probability, in nats.
+const GATE: f64 = 2e-3;
+
+const FAMILIES: [&str; 3] = ["qwen2a", "ultravox", "voxtral"];
+
+/// The expected values of a model, of which `tests/generate/audio.py` writes more.
+#[derive(Deserialize)]
+struct Expected {
+    clips: Vec<Clip>,
+    prompts: Vec<ExpectedPrompt>,
+}
+
+#[derive(Deserialize)]
+struct Clip {
+    samples: usize,
+}
+
+#[derive(Deserialize)]
+struct ExpectedPrompt {
+    tokens: Vec<u32>,
+    /// The most likely tokens after the prompt.
+    top: Vec<(u32, f64)>,
+}
+
+fn folder(family: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/audio").join(family)
+}
+
+fn expected(family: &str) -> Expected {
+    serde_json::from_slice(&std::fs::read(folder(family).join("expected.json")).unwrap()).unwrap()
+}
+
+/// The clip that the generator makes by the same formula, as a WAV file.
+fn file(Clip { samples }: &Clip) -> Vec<u8> {
+    let sample = |index: i64| ((index * index * 7 + index * 13) % 2001 - 1000) * (1 + index / 700 % 4) * 8;
+    wav(&(0..*samples as i64).map(|index| sample(index) as i16).collect::<Vec<_>>())
+}
+
+async fn start(family: &str, more: &[&str]) -> ServerProcess {
+    let mmproj = folder(family).join("mmproj.gguf");
+    let flags = [&["--alias", "model", "--mmproj", mmproj.to_str().unwrap(), "--kv-type", "f32"], more].concat();
+    ServerProcess::start_model(&folder(family).join("text.gguf"), &flags).await
+}
+
+async fn ask(server: &ServerProcess, clip: &Clip) -> Value {
+    let text = |text: &str| json!({ "type": "text", "text": text });
+    let audio =
+        json!({ "type": "input_audio", "input_audio": { "data": STANDARD.encode(file(clip)), "format": "wav" } });
+    let content = json!([text("The harbour "), audio, text(" was quiet before the storm.")]);
+    let body = json!({
+        "model": "model", "messages": [{ "role": "user", "content": content }], "max_tokens": 4, "temperature": 0,
+        "ignore_eos": true, "logprobs": true, "top_logprobs": 5, "return_token_ids": true, "return_tokens_as_token_ids": true,
+    });
+    let url = format!("{}/v1/chat/completions", server.url);
+    let answer = reqwest::Client::new().post(url).json(&body).send().await.unwrap();
+    let (status, text) = (answer.status(), answer.text().await.unwrap());
+    assert!(status.is_success(), "{text}\n{}", server.log());
+    serde_json::from_str(&text).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_about_a_clip_are_those_of_transformers() {
+    for family in FAMILIES {
+        let Expected { clips, prompts } = expected(family);
+        let server = start(family, &[]).await;
+        assert!(server.log().contains("audio: Whisper"), "{}", server.log());
+        for _ in 0..2 {
+            let answer = ask(&server, &clips[0]).await;
+            assert_eq!(answer["prompt_token_ids"], json!(prompts[0].tokens), "{family}");
+            let found = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"].as_array().unwrap();
+            for (token, expected) in &prompts[0].top {
+                let name = format!("token_id:{token}");
+                let found = found.iter().find(|found| found["token"] == name.as_str()).unwrap();
+                let found = found["logprob"].as_f64().unwrap();
+                assert!((found - expected).abs() < GATE, "{family}: {name} has {found} instead of {expected}");
+            }
+        }
+        assert_eq!(server.metric("cuelight_audio_cache_hits_total").await, 1.0);
+        assert_eq!(server.metric("cuelight_audio_windows_encoded_total").await, 1.0);
+        // A clip of two windows.
+        ask(&server, &clips[2]).await;
+        assert_eq!(server.metric("cuelight_audio_windows_encoded_total").await, 3.0);
+    }
+}
+
+#[test]
+fn one_clip_is_asked_about_in_the_terminal() {
+    let directory = tempfile::tempdir().unwrap();
+    let clip = directory.path().join("harbour.wav");
+    std::fs::write(&clip, file(&expected("voxtral").clips[0])).unwrap();
+    let run = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
+        command.env_clear().env("HOME", env!("CARGO_TARGET_TMPDIR")).env("CUELIGHT_CALIBRATE", "off");
+        command.arg("run").arg(folder("voxtral").join("text.gguf"));
+        command.arg("--mmproj").arg(folder("voxtral").join("mmproj.gguf"));
+        command.args(["--max-tokens", "5", "--temp", "0", "--verbose"]).args(more);
+        let output = command.arg("What is this?").stdin(Stdio::null()).output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (is_answered, log) = run(&["--audio", clip.to_str().unwrap()]);
+    assert!(is_answered && log.contains("audio: "), "{log}");
+    let (is_answered, log) = run(&["--audio", "/no/such/clip.wav"]);
+    assert!(!is_answered && log.contains("/no/such/clip.wav"), "{log}");
+    let (is_answered, log) = run(&["--no-mmproj", "--audio", clip.to_str().unwrap()]);
+    assert!(!is_answered && log.contains("takes no audio"), "{log}");
+    let (is_answered, log) = run(&["--image", clip.to_str().unwrap()]);
+    assert!(!is_answered && log.contains("takes no images"), "{log}");
+}

@@ -1,0 +1,89 @@
+//! Prompts with the rows of an image or of audio: their log-probabilities, compared with those of transformers.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use cuelight_engine::engine::{
+    BLOCK_TOKENS, EmbeddingRows, Engine, LogitsWanted, Progress, SequenceRows, Step, StepId, TokenId,
+};
+use cuelight_engine::load::{self, KvType, LoadOptions};
+use serde::Deserialize;
+
+/// The log-probabilities of a prompt with the first item.
+#[derive(Deserialize)]
+pub struct ExpectedPrompt {
+    /// The tokens, with the row token at each row.
+    pub tokens: Vec<TokenId>,
+    /// Of each next token.
+    logprobs: Vec<f32>,
+    /// The best tokens after the last one.
+    top: Vec<(TokenId, f32)>,
+}
+
+/// The rows of an item in a prompt.
+pub struct GivenRows {
+    /// [rows, width].
+    pub values: Arc<[f32]>,
+    /// The token that stands at each.
+    pub row_token: TokenId,
+    /// Whether they see each other.
+    pub see_each_other: bool,
+    /// The positions by which the model rotates the tokens of the prompt, if they are not those of the prompt.
+    pub rope_positions: Vec<[u32; 3]>,
+}
+
+/// The largest difference of two values.
+pub fn distance(left: &[f32], right: &[f32]) -> f32 {
+    assert_eq!(left.len(), right.len());
+    left.iter().zip(right).map(|(left, right)| (left - right).abs()).fold(0.0, f32::max)
+}
+
+impl ExpectedPrompt {
+    /// The largest difference of a log-probability of the language model in this file.
+    pub fn worst(&self, model: &Path, given: &GivenRows) -> f32 {
+        let found = log_probabilities(model, &self.tokens, given);
+        let of_next = |(row, next): (&Vec<f32>, &TokenId)| row[*next as usize];
+        let of_next: Vec<f32> = found.iter().zip(&self.tokens[1..]).map(of_next).collect();
+        let last = found.last().unwrap();
+        let [top, expected_top] = [
+            self.top.iter().map(|(token, _)| last[*token as usize]).collect::<Vec<f32>>(),
+            self.top.iter().map(|(_, logprob)| *logprob).collect(),
+        ];
+        distance(&of_next, &self.logprobs).max(distance(&top, &expected_top))
+    }
+}
+
+/// The log-probabilities after each token of a prompt, whose rows have these embeddings.
+fn log_probabilities(model: &Path, tokens: &[TokenId], given: &GivenRows) -> Vec<Vec<f32>> {
+    let options = LoadOptions { kv_type: KvType::F32, threads: 2, takes_embeddings: true, ..LoadOptions::new(model) };
+    let mut engine = load::plan(&options).unwrap().load_engine(&mut |_| {}).unwrap();
+    let block_table: Vec<u32> = (0..tokens.len().div_ceil(BLOCK_TOKENS) as u32).collect();
+    let (mut first_position, mut used, mut all) = (0, 0, Vec::new());
+    let is_row = |token: &TokenId| *token == given.row_token;
+    for (index, run) in (0..).zip(tokens.chunk_by(|a, b| is_row(a) == is_row(b))) {
+        let is_given = is_row(&run[0]);
+        let range = used..used + if is_given { run.len() } else { 0 };
+        used = range.end;
+        let rows = EmbeddingRows { first: 0, values: Arc::clone(&given.values), range };
+        let positions = given.rope_positions.iter().skip(first_position as usize).take(run.len());
+        let sequence = SequenceRows {
+            tokens: run.to_vec(),
+            first_position,
+            block_table: block_table.clone(),
+            logits: LogitsWanted::All,
+            embeddings: if is_given { vec![rows] } else { Vec::new() },
+            sees_later: is_given && given.see_each_other,
+            rope_positions: positions.copied().collect(),
+            ..SequenceRows::default()
+        };
+        first_position += run.len() as u32;
+        let step = Step { id: StepId(index), sequences: vec![sequence] };
+        let Progress::Done(output) = engine.begin(step).unwrap() else { panic!("the model has no experts") };
+        let of_row = |row: &[f32]| {
+            let sum: f64 = row.iter().map(|logit| f64::from(*logit).exp()).sum();
+            row.iter().map(|logit| (f64::from(*logit) - sum.ln()) as f32).collect::<Vec<f32>>()
+        };
+        all.extend(output.logits.chunks_exact(output.logits.len() / run.len()).map(of_row));
+    }
+    all
+}
