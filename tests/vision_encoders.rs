@@ -297,7 +297,7 @@ fn fault(keys: &[(&str, u32)], projector: &str) -> String {
 #[test]
 fn an_unknown_projector_is_refused_with_the_known_ones() {
     let message = fault(&KEYS, "qformer");
-    assert!(message.contains("\"qformer\" is not supported; supported are idefics3, gemma3"), "{message}");
+    assert!(message.contains("\"qformer\" of images is not supported; supported are idefics3, gemma3"), "{message}");
 }
 
 #[test]

@@ -85,11 +85,11 @@ impl<'a> AudioFile<'a> {
         Ok(AudioFile { track: track.id, format, decoder, rate, seconds, most_seconds })
     }
 
-    /// Bytes of memory that decoding and preparing needs: its samples, those at the rate of encoders with silence after them, and
-    /// the spectrogram in two precisions.
+    /// Bytes of memory that decoding and preparing needs: its samples, those at the rate of encoders without and with silence
+    /// after them, and two copies of the spectrogram.
     pub fn bytes(&self) -> usize {
         const OF_SAMPLE: usize = 4;
-        const PREPARED_OF_SECOND: usize = SAMPLE_RATE * 20 + 100 * 128 * 20;
+        const PREPARED_OF_SECOND: usize = 2 * OF_SAMPLE * SAMPLE_RATE + 2 * 4 * 100 * 128;
         const WINDOW_SECONDS: usize = 30;
         (self.seconds * self.rate as usize * OF_SAMPLE)
             .saturating_add((self.seconds + WINDOW_SECONDS) * PREPARED_OF_SECOND)

@@ -17,6 +17,8 @@ use super::SAMPLE_RATE;
 pub const HOP: usize = 160;
 /// Samples of a frame.
 const FRAME: usize = 400;
+/// Samples before the middle of a frame.
+const HALF: usize = FRAME / 2;
 /// Frequencies of a spectrum.
 const FREQUENCIES: usize = FRAME / 2 + 1;
 /// The least power whose logarithm is taken.
@@ -60,26 +62,23 @@ impl LogMel {
     /// mirrored; fewer than half a frame are followed by silence.
     #[must_use]
     pub fn spectrogram(&self, samples: &[f32]) -> Vec<f32> {
-        let mirrored = mirrored(samples);
         let mut spectrum = Spectrum::new(self);
-        let frames = (0..samples.len() / HOP).map(|frame| &mirrored[frame * HOP..][..FRAME]);
-        let mut powers: Vec<f64> = Vec::with_capacity(samples.len() / HOP * self.bins());
-        for frame in frames {
-            powers.extend(spectrum.logarithms(frame));
+        let mut values: Vec<f32> = Vec::with_capacity(samples.len() / HOP * self.bins());
+        for frame in 0..samples.len() / HOP {
+            spectrum.take(samples, frame);
+            values.extend(spectrum.logarithms());
         }
-        let least = powers.iter().copied().fold(f64::MIN, f64::max) - 8.0;
-        powers.into_iter().map(|power| ((power.max(least) + 4.0) / 4.0) as f32).collect()
+        let least = values.iter().copied().fold(f32::MIN, f32::max) - 8.0;
+        values.iter_mut().for_each(|value| *value = (value.max(least) + 4.0) / 4.0);
+        values
     }
 }
 
-/// Samples with half a frame before and after them.
-fn mirrored(samples: &[f32]) -> Vec<f64> {
-    const HALF: usize = FRAME / 2;
-    let mut all: Vec<f64> = samples.iter().map(|sample| f64::from(*sample)).collect();
-    all.resize(all.len().max(HALF + 1), 0.0);
-    let before = (1..=HALF).rev().map(|index| all[index]);
-    let after = (2..=HALF + 1).map(|index| all[all.len() - index]);
-    before.chain(all.iter().copied()).chain(after).collect()
+/// The sample at a position, which may be before the first or after the last one.
+fn mirrored(samples: &[f32], position: isize) -> f32 {
+    let last = samples.len().max(HALF + 1) as isize - 1;
+    let within = if position > last { 2 * last - position } else { position.abs() };
+    samples.get(within as usize).copied().unwrap_or(0.0)
 }
 
 /// The buffers of a transform.
@@ -96,10 +95,16 @@ impl<'a> Spectrum<'a> {
         Spectrum { mel, input, output, scratch: mel.fft.make_scratch_vec() }
     }
 
-    /// The logarithm of the power of a frame in each mel bin.
-    fn logarithms(&mut self, frame: &[f64]) -> impl Iterator<Item = f64> {
-        let windowed = frame.iter().zip(&self.mel.window).map(|(sample, factor)| sample * factor);
-        self.input.iter_mut().zip(windowed).for_each(|(input, sample)| *input = sample);
+    /// Takes the samples of a frame, in the window.
+    fn take(&mut self, samples: &[f32], frame: usize) {
+        let first = (frame * HOP) as isize - HALF as isize;
+        for ((position, input), factor) in (first..).zip(&mut self.input).zip(&self.mel.window) {
+            *input = f64::from(mirrored(samples, position)) * factor;
+        }
+    }
+
+    /// The logarithm of the power of the frame in each mel bin.
+    fn logarithms(&mut self) -> impl Iterator<Item = f32> {
         self.mel
             .fft
             .process_with_scratch(&mut self.input, &mut self.output, &mut self.scratch)
@@ -107,7 +112,7 @@ impl<'a> Spectrum<'a> {
         let powers: Vec<f64> = self.output.iter().map(|value| value.norm_sqr()).collect();
         self.mel.triangles.iter().map(move |triangle| {
             let products = triangle.weights.iter().zip(&powers[triangle.first..]).map(|(weight, power)| weight * power);
-            products.sum::<f64>().max(LEAST_POWER).log10()
+            products.sum::<f64>().max(LEAST_POWER).log10() as f32
         })
     }
 }
@@ -173,13 +178,9 @@ mod tests {
     #[test]
     fn samples_are_mirrored_without_the_first_and_the_last() {
         let samples: Vec<f32> = (0..300).map(|index| index as f32).collect();
-        let mirrored = mirrored(&samples);
-        assert_eq!(mirrored.len(), 700);
-        assert_eq!(
-            (mirrored[0], mirrored[199], mirrored[200], mirrored[500], mirrored[699]),
-            (200.0, 1.0, 0.0, 298.0, 99.0)
-        );
-        assert_eq!(super::mirrored(&[1.0]).len(), 601);
+        let at = |position| mirrored(&samples, position);
+        assert_eq!([-200, -1, 0, 299, 300, 499].map(at), [200.0, 1.0, 0.0, 299.0, 298.0, 99.0]);
+        assert_eq!((mirrored(&[1.0], 0), mirrored(&[1.0], -1), mirrored(&[1.0], 400)), (1.0, 0.0, 1.0));
     }
 
     #[test]

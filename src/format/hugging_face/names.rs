@@ -123,7 +123,7 @@ const LAYERS: &[&str] = &["layers.", "encoder.layer.", "encoder.layers.", "h.", 
 const OTHER_PARTS: &[&str] = &[
     "visual.",
     "vision_tower.",
-    "media_model.",
+    "vision_model.",
     "embed_vision.",
     "multi_modal_projector.",
     "connector.",

@@ -3,7 +3,7 @@
 use super::families::TowerFamily;
 
 /// What published models put before the names of a tower.
-const TOWERS: &[&str] = &["vision_tower.media_model.", "vision_tower.", "media_model."];
+const TOWERS: &[&str] = &["vision_tower.vision_model.", "vision_tower.", "vision_model."];
 
 /// What they put before the names of a projector.
 const PROJECTORS: &[&str] = &["multi_modal_projector.", "connector."];
@@ -80,9 +80,9 @@ mod tests {
     #[test]
     fn published_names_become_those_of_gguf_files() {
         let name = |projector: &str, name: &str| of(of_projector(projector).unwrap(), name);
-        let found = name("idefics3", "model.media_model.encoder.layers.11.self_attn.out_proj.bias");
+        let found = name("idefics3", "model.vision_model.encoder.layers.11.self_attn.out_proj.bias");
         assert_eq!(found.as_deref(), Some("v.blk.11.attn_out.bias"));
-        let found = name("gemma3", "vision_tower.media_model.embeddings.patch_embedding.weight");
+        let found = name("gemma3", "vision_tower.vision_model.embeddings.patch_embedding.weight");
         assert_eq!(found.as_deref(), Some("v.patch_embd.weight"));
         let found = name("gemma3", "multi_modal_projector.mm_input_projection_weight");
         assert_eq!(found.as_deref(), Some("mm.input_projection.weight"));
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(found.as_deref(), Some("v.blk.3.ls2.weight"));
         let found = name("mlp", "multi_modal_projector.linear_2.bias");
         assert_eq!(found.as_deref(), Some("mm.2.bias"));
-        assert_eq!(name("gemma3", "vision_tower.media_model.head.probe"), None);
+        assert_eq!(name("gemma3", "vision_tower.vision_model.head.probe"), None);
         assert_eq!(name("gemma3", "language_model.model.layers.0.mlp.up_proj.weight"), None);
     }
 }
