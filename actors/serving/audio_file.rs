@@ -228,6 +228,32 @@ pub(crate) mod tests {
         assert!(found[200..7_800].iter().all(|sample| sample.abs() < 2e-3));
     }
 
+    fn fixture(name: &str) -> Vec<u8> {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/audio_files").join(name);
+        std::fs::read(path).unwrap()
+    }
+
+    /// The part of the level that is a tone of this frequency.
+    fn part_of(samples: &[f32], hertz: f64) -> f64 {
+        let angle = |index: usize| 2.0 * std::f64::consts::PI * hertz * index as f64 / SAMPLE_RATE as f64;
+        let sum = |wave: fn(f64) -> f64| -> f64 {
+            samples.iter().enumerate().map(|(index, sample)| f64::from(*sample) * wave(angle(index))).sum()
+        };
+        2.0 * sum(f64::sin).hypot(sum(f64::cos)) / samples.len() as f64
+    }
+
+    #[test]
+    fn each_format_gives_the_tone_in_it() {
+        for name in ["tone.mp3", "tone.flac", "tone.ogg", "tone.aac", "tone.m4a"] {
+            let samples = read(&fixture(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+            // Some codecs add silence.
+            assert!((3_900..5_500).contains(&samples.len()), "{name}: {}", samples.len());
+            let (tone, other) = (part_of(&samples, 440.0), part_of(&samples, 1000.0));
+            assert!((0.35..0.55).contains(&tone) && other < 0.02, "{name}: {tone} {other}");
+        }
+        assert_eq!(read(&fixture("tone.opus")).unwrap_err(), AudioFileError::UnknownFormat);
+    }
+
     #[test]
     fn a_longer_file_is_refused_by_its_header() {
         let long = wav(4_000, 1, &vec![0; 4_000 * 3]);
@@ -244,11 +270,18 @@ pub(crate) mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(200))]
+        #![proptest_config(ProptestConfig::with_cases(300))]
         #[test]
-        fn damaged_files_give_samples_or_an_error(at in 0usize..200, value in any::<u8>(), cut in 0usize..400) {
-            let mut bytes = wav(8_000, 2, &tone(8_000, 300.0, 0.01));
-            bytes[at.min(199)] = value;
+        fn damaged_files_give_samples_or_an_error(
+            name in prop::sample::select(vec!["wav", "tone.mp3", "tone.flac", "tone.ogg", "tone.aac", "tone.m4a"]),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+            cut in 0usize..400,
+        ) {
+            let mut bytes = if name == "wav" { wav(8_000, 2, &tone(8_000, 300.0, 0.05)) } else { fixture(name) };
+            for (at, value) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = value;
+            }
             bytes.truncate(bytes.len().saturating_sub(cut));
             if let Ok(samples) = read(&bytes) {
                 prop_assert!(samples.len() <= 60 * SAMPLE_RATE + 1 && samples.iter().all(|sample| sample.is_finite()));
