@@ -324,7 +324,7 @@ mod tests {
         assert!(media_in("see cat.png").is_empty());
         let attach = |kind, name: &str| Line::Command(Command::Attach(kind, name.to_owned()));
         assert_eq!(parse("/image cat.png"), attach(MediaKind::Image, "cat.png"));
-        assert_eq!(parse("/audio 'a b.wav'"), attach(MediaKind::Audio, "a b.wav"));
+        assert_eq!(parse("/audio \"a b.wav\""), attach(MediaKind::Audio, "a b.wav"));
     }
 
     fn set_to(text: &str) -> Line {
