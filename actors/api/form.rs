@@ -95,7 +95,7 @@ mod tests {
         let (value, file) = parse(form.concat().into_bytes(), "x".to_owned()).await.unwrap();
         assert_eq!(value, json!({ "temperature": 0.5, "stream": true, "prompt": "[1]" }));
         assert_eq!(file.as_deref(), Some(&b"RIFF"[..]));
-        let cut = form.concat()[..60].as_bytes().to_vec();
+        let cut = form.concat().as_bytes()[..60].to_vec();
         assert!(parse(cut, "x".to_owned()).await.is_err());
     }
 }
