@@ -1,6 +1,6 @@
 //! The state of the policy, and how it handles events.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub struct Policy {
     pub(super) draining: bool,
     pub(super) blocks: BlockManager,
     pub(super) slots: StateSlots,
-    pub(super) sequences: HashMap<RequestId, Sequence>,
+    pub(super) sequences: foldhash::HashMap<RequestId, Sequence>,
     pub(super) waiting: BTreeSet<Rank>,
     pub(super) running: BTreeSet<Rank>,
     pub(super) fair_queue: FairQueue,
@@ -78,7 +78,7 @@ impl Policy {
             slots: StateSlots::new(limits.state_slots),
             limits,
             queued: SharedLimit::new(config.max_queued_tokens),
-            sequences: HashMap::new(),
+            sequences: foldhash::HashMap::default(),
             waiting: BTreeSet::new(),
             running: BTreeSet::new(),
             fair_queue: FairQueue::default(),
