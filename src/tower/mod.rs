@@ -1,6 +1,6 @@
 //! What encoders of images and of audio share: both are towers of transformer layers with a projector.
 //!
-//! - [`error`]: why a file with a tower cannot be used; [`file`]: opens one, and says which towers it has
+//! - [`error`]: why a file with a tower cannot be used; [`mod@file`]: opens one, and says which towers it has
 //! - [`keys`]: the keys of a tower, checked
 //! - [`blocks`]: the transformer layers; [`merge`]: the merging of rows after them; [`head`]: the projector
 //! - [`steps`]: the rows of a tower as a step of its stage

@@ -1,8 +1,8 @@
 //! Images as input of a language model: what a vision tower makes of an image, and what takes its place in the prompt.
 //!
 //! [`plan()`] reads the headers of a vision tower. Its plan gives an [`ImagePreparation`], which turns the colors of an image into
-//! patches and says what stands for them in the prompt, and loads an [`MediaEncoder`], which computes the embedding rows. The
-//! language model takes these rows instead of the embeddings of tokens.
+//! patches and says what stands for them in the prompt, and loads a [`MediaEncoder`](crate::projector::MediaEncoder), which
+//! computes the embedding rows. The language model takes these rows instead of the embeddings of tokens.
 //!
 //! # Layout, in reading order
 //!
