@@ -5,13 +5,13 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use cuelight_engine::audio::{AudioError, PreparedAudio, Window};
 use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::gguf::write::GgufBuilder;
-use cuelight_engine::load::{ActivationBits, ComputeDevice, Kernel, LoadCancel, Tuning, VulkanOptions};
-use cuelight_engine::media::{MediaKind, MediaPart};
+use cuelight_engine::load::{ComputeDevice, Kernel, LoadCancel};
+use cuelight_engine::media::MediaKind;
 use cuelight_engine::projector::{PreparedMedia, plan};
 use cuelight_engine::tower::TowerOptions;
 use cuelight_engine::vision::PreparedImage;
@@ -23,14 +23,8 @@ mod media_prompt;
 #[path = "support/vulkan_device.rs"]
 mod vulkan_device;
 
-use media_prompt::{ExpectedPrompt, GivenRows, distance};
+use media_prompt::{DEVICE_GATE, ExpectedPrompt, GATE, GivenRows, distance, expected_in, text_of, tower_options};
 use vulkan_device::has_device;
-
-/// Largest difference of a value of a row, relative to the largest value.
-const GATE: f32 = 1e-4;
-
-/// [`GATE`] on a device, which may compute products with less precise numbers.
-const DEVICE_GATE: f32 = 2e-3;
 
 /// Largest difference of a value of a spectrogram, whose transform has other sums in transformers.
 const FRAME_GATE: f32 = 2e-4;
@@ -41,9 +35,9 @@ const EVERY_FRAME: usize = 8;
 /// The expected values of one model.
 #[derive(Deserialize)]
 struct Expected {
-    /// The name of the folder.
+    /// Where its files are.
     #[serde(skip)]
-    family: String,
+    folder: PathBuf,
     row_token: String,
     placeholder: String,
     mels: usize,
@@ -64,28 +58,23 @@ struct ExpectedClip {
     rows: Vec<f32>,
 }
 
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/audio")
-}
-
 fn all() -> Vec<Expected> {
-    let mut folders: Vec<PathBuf> = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
-    folders.sort();
-    let read = |folder: &PathBuf| {
-        let expected: Expected = serde_json::from_slice(&std::fs::read(folder.join("expected.json")).unwrap()).unwrap();
-        Expected { family: folder.file_name().unwrap().to_str().unwrap().to_owned(), ..expected }
-    };
-    assert!(!folders.is_empty());
-    folders.iter().map(read).collect()
+    let of_folder = |(folder, expected): (PathBuf, Expected)| Expected { folder, ..expected };
+    expected_in("audio").into_iter().map(of_folder).collect()
 }
 
 impl Expected {
     fn path(&self, file: &str) -> PathBuf {
-        folder().join(&self.family).join(file)
+        self.folder.join(file)
+    }
+
+    /// The name of the projector.
+    fn family(&self) -> &str {
+        self.folder.file_name().unwrap().to_str().unwrap()
     }
 
     fn options(&self) -> TowerOptions {
-        options(self.path("mmproj.gguf"))
+        tower_options(self.path("mmproj.gguf"))
     }
 
     fn prepare(&self, samples: usize) -> PreparedAudio {
@@ -93,31 +82,10 @@ impl Expected {
     }
 }
 
-fn options(path: PathBuf) -> TowerOptions {
-    TowerOptions {
-        path,
-        device: ComputeDevice::Cpu,
-        threads: 2,
-        kernel: Kernel::detect(),
-        tuning: Tuning::default(),
-        vulkan: VulkanOptions::default(),
-        activation_bits: ActivationBits::default(),
-    }
-}
-
 /// The clip that the generator makes by the same formula.
 fn clip(samples: usize) -> Vec<f32> {
     let sample = |index: i64| ((index * index * 7 + index * 13) % 2001 - 1000) * (1 + index / 700 % 4) * 8;
     (0..samples as i64).map(|index| sample(index) as f32 / 32_768.0).collect()
-}
-
-/// The text with a token for each row.
-fn text(audio: &PreparedAudio, row_token: &str) -> String {
-    let of_part = |part: &MediaPart| match part {
-        MediaPart::Text(text) => text.clone(),
-        rows => row_token.repeat(rows.rows()),
-    };
-    audio.parts.iter().map(of_part).collect()
 }
 
 #[test]
@@ -132,7 +100,7 @@ fn clips_are_prepared_as_by_transformers() {
         assert_eq!(spec.width, expected.width);
         for of_clip in &expected.clips {
             let prepared = expected.prepare(of_clip.samples);
-            assert_eq!(text(&prepared, &expected.row_token), of_clip.text, "{}", expected.family);
+            assert_eq!(text_of(&prepared.parts, &expected.row_token), of_clip.text, "{}", expected.family());
             let of_frame = expected.mels;
             let frames = prepared.windows.iter().flat_map(|window| window.frames().chunks_exact(of_frame));
             if of_clip.frames.is_empty() {
@@ -140,8 +108,8 @@ fn clips_are_prepared_as_by_transformers() {
             }
             let found: Vec<f32> = frames.step_by(EVERY_FRAME).flatten().copied().collect();
             let worst = distance(&found, &of_clip.frames);
-            println!("{:12} spectrogram {worst:8.1e}", expected.family);
-            assert!(worst <= FRAME_GATE, "{}: {worst}", expected.family);
+            println!("{:12} spectrogram {worst:8.1e}", expected.family());
+            assert!(worst <= FRAME_GATE, "{}: {worst}", expected.family());
         }
     }
 }
@@ -156,12 +124,12 @@ fn check(expected: &Expected, options: TowerOptions, gate: f32) {
         let rows = encoder.encode(&prepared, &LoadCancel::default()).unwrap();
         let largest = of_clip.rows.iter().map(|value| value.abs()).fold(0.0, f32::max);
         let worst = distance(&rows, &of_clip.rows) / largest;
-        println!("{:12} {:6} {:10} {worst:8.1e}", expected.family, of_clip.samples, options.kernel.to_string());
-        assert!(worst <= gate, "{} {} {}: {worst}", expected.family, of_clip.samples, options.kernel);
+        println!("{:12} {:6} {:10} {worst:8.1e}", expected.family(), of_clip.samples, options.kernel.to_string());
+        assert!(worst <= gate, "{} {} {}: {worst}", expected.family(), of_clip.samples, options.kernel);
         let pieces = prepared.into_pieces().into_iter();
         let again = pieces.flat_map(|piece| encoder.encode(&piece, &LoadCancel::default()).unwrap());
         let bits = |rows: Vec<f32>| rows.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-        assert_eq!(bits(rows), bits(again.collect()), "{}", expected.family);
+        assert_eq!(bits(rows), bits(again.collect()), "{}", expected.family());
     }
 }
 
@@ -198,8 +166,8 @@ fn prompts_with_audio_have_the_log_probabilities_of_transformers() {
         };
         for prompt in &expected.prompts {
             let worst = prompt.worst(&expected.path("text.gguf"), &given);
-            println!("{:12} {worst:8.1e}", expected.family);
-            assert!(worst <= 1e-3, "{}: {worst}", expected.family);
+            println!("{:12} {worst:8.1e}", expected.family());
+            assert!(worst <= 1e-3, "{}: {worst}", expected.family());
         }
     }
 }
@@ -208,7 +176,7 @@ fn prompts_with_audio_have_the_log_probabilities_of_transformers() {
 fn a_clip_that_gives_no_row_is_refused() {
     for expected in all() {
         let preparation = plan(&expected.options()).unwrap().preparation().audio.unwrap();
-        assert_eq!(preparation.prepare(&[]), Err(AudioError::TooShort { samples: 0 }), "{}", expected.family);
+        assert_eq!(preparation.prepare(&[]), Err(AudioError::TooShort { samples: 0 }), "{}", expected.family());
     }
     let qwen = &all()[0];
     let preparation = plan(&qwen.options()).unwrap().preparation().audio.unwrap();
@@ -247,7 +215,7 @@ fn fault(keys: &[(&str, u32)], projector: &str) -> String {
     }
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), builder.key("clip.audio.attention.layer_norm_epsilon", 1e-5_f32).build()).unwrap();
-    match plan(&options(file.path().to_owned())) {
+    match plan(&tower_options(file.path().to_owned())) {
         Ok(_) => panic!("{keys:?} is not an encoder"),
         Err(error) => error.to_string(),
     }
@@ -284,12 +252,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn damaged_files_are_refused_or_planned(at in 0usize..6000, value in any::<u8>(), cut in any::<Option<u16>>()) {
-        let mut bytes = std::fs::read(folder().join("voxtral/mmproj.gguf")).unwrap();
+        let mut bytes = std::fs::read(all().iter().find(|expected| expected.family() == "voxtral").unwrap().path("mmproj.gguf")).unwrap();
         bytes[at] = value;
         bytes.truncate(cut.map_or(usize::MAX, usize::from));
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), bytes).unwrap();
-        if let Ok(planned) = plan(&options(file.path().to_owned())) {
+        if let Ok(planned) = plan(&tower_options(file.path().to_owned())) {
             prop_assert!(planned.bytes() < 1 << 40);
             if let Some(audio) = planned.preparation().audio {
                 prop_assert!(audio.prepare(&clip(3000)).is_ok());

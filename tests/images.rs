@@ -275,7 +275,7 @@ async fn images_that_cannot_be_used_are_refused_with_the_field_and_the_reason() 
         (url(&cut), "cannot be decoded"),
         (url(&noise), "more than the 2000 bytes"),
         (url(&png(100, 100, 1)), "100 x 100 pixels"),
-        ("https://example.org/a.png".to_owned(), "--image-host example.org"),
+        ("https://example.org/a.png".to_owned(), "--media-host example.org"),
     ] {
         let image = json!({ "type": "image_url", "image_url": { "url": url } });
         let (message, param) = server.refused(CHAT, &chat(json!([text("a"), image]))).await;

@@ -165,7 +165,7 @@ async fn no_chunk_size_and_no_cache_changes_a_bit() {
         let content =
             || json!([text("The "), image_of(&images[0]), text(" and "), image_of(&images[1]), text(" storm.")]);
         let mut answers = Vec::new();
-        for flags in [&[][..], &["--prefill-chunk", "3", "--no-prefix-cache"], &["--image-cache", "0"]] {
+        for flags in [&[][..], &["--prefill-chunk", "3", "--no-prefix-cache"], &["--media-cache", "0"]] {
             let server = start(family, flags).await;
             let ask = || ask(&server, content(), json!({}));
             let (one, two) = tokio::join!(ask(), ask());

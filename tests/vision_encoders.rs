@@ -6,11 +6,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::gguf::write::GgufBuilder;
-use cuelight_engine::load::{ActivationBits, ComputeDevice, Kernel, LoadCancel, LoadError, Tuning, VulkanOptions};
+use cuelight_engine::load::{ComputeDevice, Kernel, LoadCancel, LoadError};
 use cuelight_engine::media::MediaPart;
 use cuelight_engine::tower::TowerOptions;
 use cuelight_engine::vision::{ImageError, PreparedImage, RgbImage, Tile, plan};
@@ -22,14 +22,8 @@ mod media_prompt;
 #[path = "support/vulkan_device.rs"]
 mod vulkan_device;
 
-use media_prompt::{ExpectedPrompt, GivenRows, distance};
+use media_prompt::{DEVICE_GATE, ExpectedPrompt, GATE, GivenRows, distance, expected_in, text_of, tower_options};
 use vulkan_device::has_device;
-
-/// Largest difference of a value of a row, relative to the largest value.
-const GATE: f32 = 1e-4;
-
-/// [`GATE`] on a device, which may compute products with less precise numbers, and for weights whose products are rounded.
-const DEVICE_GATE: f32 = 2e-3;
 
 /// Largest difference of a color, in steps of 8 bits.
 const COLOR_GATE: f32 = 2.0;
@@ -37,9 +31,9 @@ const COLOR_GATE: f32 = 2.0;
 /// The expected values of one model.
 #[derive(Deserialize)]
 struct Expected {
-    /// The name of the folder.
+    /// Where its files are.
     #[serde(skip)]
-    family: String,
+    folder: PathBuf,
     row_token: String,
     placeholder: String,
     width: usize,
@@ -67,36 +61,19 @@ struct ExpectedImage {
     rows: Vec<f32>,
 }
 
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/vision")
-}
-
 fn all() -> Vec<Expected> {
-    let mut folders: Vec<PathBuf> = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
-    folders.sort();
-    let read = |folder: &PathBuf| {
-        let expected: Expected = serde_json::from_slice(&std::fs::read(folder.join("expected.json")).unwrap()).unwrap();
-        Expected { family: folder.file_name().unwrap().to_str().unwrap().to_owned(), ..expected }
-    };
-    assert!(!folders.is_empty());
-    folders.iter().map(read).collect()
+    let of_folder = |(folder, expected): (PathBuf, Expected)| Expected { folder, ..expected };
+    expected_in("vision").into_iter().map(of_folder).collect()
 }
 
 impl Expected {
     fn path(&self, file: &str) -> PathBuf {
-        folder().join(&self.family).join(file)
+        self.folder.join(file)
     }
-}
 
-fn options(path: PathBuf) -> TowerOptions {
-    TowerOptions {
-        path,
-        device: ComputeDevice::Cpu,
-        threads: 2,
-        kernel: Kernel::detect(),
-        tuning: Tuning::default(),
-        vulkan: VulkanOptions::default(),
-        activation_bits: ActivationBits::default(),
+    /// The name of the projector.
+    fn family(&self) -> &str {
+        self.folder.file_name().unwrap().to_str().unwrap()
     }
 }
 
@@ -105,15 +82,6 @@ fn image(width: u32, height: u32) -> RgbImage {
     let color = |x: u32, y: u32, color: u32| (x * 7 + y * 13 + color * 50 + x * y % 17 * 5) % 256;
     let of_row = |y: u32| (0..width).flat_map(move |x| (0..3).map(move |index| color(x, y, index) as u8));
     RgbImage { width, height, pixels: (0..height).flat_map(of_row).collect() }
-}
-
-/// The text with a token for each row.
-fn text(image: &PreparedImage, row_token: &str) -> String {
-    let of_part = |part: &MediaPart| match part {
-        MediaPart::Text(text) => text.clone(),
-        rows => row_token.repeat(rows.rows()),
-    };
-    image.parts.iter().map(of_part).collect()
 }
 
 /// The colors of a tile in steps of 8 bits, [3, height, width].
@@ -146,22 +114,22 @@ fn bytes(digits: &str) -> Vec<f32> {
 #[test]
 fn images_are_prepared_as_by_transformers() {
     for expected in all() {
-        let preparation = plan(&options(expected.path("mmproj.gguf"))).unwrap().preparation();
+        let preparation = plan(&tower_options(expected.path("mmproj.gguf"))).unwrap().preparation();
         let spec = preparation.spec();
         assert_eq!((&spec.row_tokens, &spec.placeholder), (&vec![expected.row_token.clone()], &expected.placeholder));
         assert_eq!(spec.width, expected.width);
         for of_image in &expected.images {
             let prepared = preparation.prepare(&image(of_image.width, of_image.height)).unwrap();
-            assert_eq!(text(&prepared, &expected.row_token), of_image.text, "{}", expected.family);
+            assert_eq!(text_of(&prepared.parts, &expected.row_token), of_image.text, "{}", expected.family());
             let rows: usize = prepared.rows();
             assert!(rows <= spec.max_rows);
             if of_image.tiles.is_empty() {
                 continue;
             }
-            assert_eq!(prepared.tiles.len(), of_image.tiles.len(), "{}", expected.family);
+            assert_eq!(prepared.tiles.len(), of_image.tiles.len(), "{}", expected.family());
             for (tile, digits) in prepared.tiles.iter().zip(&of_image.tiles) {
                 let worst = distance(&colors(tile, &expected), &bytes(digits));
-                assert!(worst <= COLOR_GATE, "{}: {worst}", expected.family);
+                assert!(worst <= COLOR_GATE, "{}: {worst}", expected.family());
             }
         }
     }
@@ -178,11 +146,11 @@ fn check(expected: &Expected, file: &str, options: TowerOptions, gate: f32) {
         let rows = encoder.encode(&prepared, &LoadCancel::default()).unwrap();
         let largest = of_image.rows.iter().map(|value| value.abs()).fold(0.0, f32::max);
         let worst = distance(&rows, &of_image.rows) / largest;
-        println!("{:12} {file:18} {:10} {worst:8.1e}", expected.family, options.kernel.to_string());
-        assert!(worst <= gate, "{} {file} {}: {worst}", expected.family, options.kernel);
+        println!("{:12} {file:18} {:10} {worst:8.1e}", expected.family(), options.kernel.to_string());
+        assert!(worst <= gate, "{} {file} {}: {worst}", expected.family(), options.kernel);
         let again = encoder.encode(&prepared, &LoadCancel::default()).unwrap();
         let bits = |rows: &[f32]| rows.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-        assert_eq!(bits(&rows), bits(&again), "{}", expected.family);
+        assert_eq!(bits(&rows), bits(&again), "{}", expected.family());
     }
 }
 
@@ -190,7 +158,7 @@ fn check(expected: &Expected, file: &str, options: TowerOptions, gate: f32) {
 fn rows_agree_with_transformers_on_every_kernel() {
     for expected in all() {
         for kernel in Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported()) {
-            let on_kernel = |file: &str| TowerOptions { kernel, ..options(expected.path(file)) };
+            let on_kernel = |file: &str| TowerOptions { kernel, ..tower_options(expected.path(file)) };
             check(&expected, "mmproj.gguf", on_kernel("mmproj.gguf"), GATE);
             for file in &expected.rounded {
                 check(&expected, file, on_kernel(file), DEVICE_GATE);
@@ -203,14 +171,14 @@ fn rows_agree_with_transformers_on_every_kernel() {
 fn a_directory_gives_the_bits_of_its_file() {
     for expected in all().iter().filter(|expected| expected.path("directory").exists()) {
         let rows = |file: &str| {
-            let planned = plan(&options(expected.path(file))).unwrap_or_else(|error| panic!("{error}"));
+            let planned = plan(&tower_options(expected.path(file))).unwrap_or_else(|error| panic!("{error}"));
             let prepared = planned.preparation().prepare(&image(61, 37)).unwrap();
             let mut encoder = planned.load(&LoadCancel::default()).unwrap();
             (prepared.clone(), encoder.encode(&prepared, &LoadCancel::default()).unwrap())
         };
         let (of_file, of_directory) = (rows("mmproj.gguf"), rows("directory"));
-        assert_eq!(of_directory.0, of_file.0, "{}", expected.family);
-        assert!(of_directory.1 == of_file.1, "{}: {}", expected.family, distance(&of_directory.1, &of_file.1));
+        assert_eq!(of_directory.0, of_file.0, "{}", expected.family());
+        assert!(of_directory.1 == of_file.1, "{}: {}", expected.family(), distance(&of_directory.1, &of_file.1));
     }
 }
 
@@ -220,7 +188,8 @@ fn rows_agree_with_transformers_on_a_device() {
         return;
     }
     for expected in all() {
-        let on_device = |file: &str| TowerOptions { device: ComputeDevice::Vulkan(0), ..options(expected.path(file)) };
+        let on_device =
+            |file: &str| TowerOptions { device: ComputeDevice::Vulkan(0), ..tower_options(expected.path(file)) };
         for file in ["mmproj.gguf"].into_iter().chain(expected.rounded.iter().map(String::as_str)) {
             check(&expected, file, on_device(file), DEVICE_GATE);
         }
@@ -243,7 +212,7 @@ fn rope_positions(tokens: &[TokenId], row_token: TokenId, parts: &[MediaPart]) -
 #[test]
 fn prompts_with_an_image_have_the_log_probabilities_of_transformers() {
     for expected in all() {
-        let planned = plan(&options(expected.path("mmproj.gguf"))).unwrap();
+        let planned = plan(&tower_options(expected.path("mmproj.gguf"))).unwrap();
         let of_image = &expected.images[0];
         let prepared = planned.preparation().prepare(&image(of_image.width, of_image.height)).unwrap();
         let rows = planned.load(&LoadCancel::default()).unwrap().encode(&prepared, &LoadCancel::default()).unwrap();
@@ -255,8 +224,8 @@ fn prompts_with_an_image_have_the_log_probabilities_of_transformers() {
                 rope_positions: rope_positions(&prompt.tokens, expected.row_token_id, &prepared.parts),
             };
             let worst = prompt.worst(&expected.path("text.gguf"), &given);
-            println!("{:12} {worst:8.1e}", expected.family);
-            assert!(worst <= 1e-3, "{}: {worst}", expected.family);
+            println!("{:12} {worst:8.1e}", expected.family());
+            assert!(worst <= 1e-3, "{}: {worst}", expected.family());
         }
     }
 }
@@ -264,7 +233,7 @@ fn prompts_with_an_image_have_the_log_probabilities_of_transformers() {
 #[test]
 fn a_text_model_is_not_a_vision_tower() {
     let expected = all().remove(0);
-    let Err(error) = plan(&options(expected.path("text.gguf"))) else { panic!("it has no tower") };
+    let Err(error) = plan(&tower_options(expected.path("text.gguf"))) else { panic!("it has no tower") };
     assert!(matches!(error, LoadError::Tower(_)), "{error}");
     assert!(error.to_string().contains("\"clip\""), "{error}");
 }
@@ -288,7 +257,7 @@ const KEYS: [(&str, u32); 5] =
 
 fn fault(keys: &[(&str, u32)], projector: &str) -> String {
     let file = file_of_keys(keys, projector);
-    match plan(&options(file.path().to_owned())) {
+    match plan(&tower_options(file.path().to_owned())) {
         Ok(_) => panic!("{keys:?} is not a tower"),
         Err(error) => error.to_string(),
     }
@@ -339,12 +308,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn damaged_files_are_refused_or_planned(at in 0usize..6000, value in any::<u8>(), cut in any::<Option<u16>>()) {
-        let mut bytes = std::fs::read(folder().join("internvl/mmproj.gguf")).unwrap();
+        let mut bytes = std::fs::read(all().iter().find(|expected| expected.family() == "internvl").unwrap().path("mmproj.gguf")).unwrap();
         bytes[at] = value;
         bytes.truncate(cut.map_or(usize::MAX, usize::from));
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), bytes).unwrap();
-        if let Ok(planned) = plan(&options(file.path().to_owned())) {
+        if let Ok(planned) = plan(&tower_options(file.path().to_owned())) {
             prop_assert!(planned.tower().bytes() < 1 << 40);
             prop_assert!(planned.preparation().prepare(&image(20, 10)).is_ok());
         }
@@ -354,7 +323,7 @@ proptest! {
 #[test]
 fn an_image_without_pixels_is_refused() {
     let expected = all().remove(0);
-    let preparation = plan(&options(expected.path("mmproj.gguf"))).unwrap().preparation();
+    let preparation = plan(&tower_options(expected.path("mmproj.gguf"))).unwrap().preparation();
     let empty = preparation.prepare(&RgbImage::default());
     assert_eq!(empty, Err(ImageError::Empty { width: 0, height: 0 }));
     let huge = RgbImage { width: 60_000, height: 60_000, pixels: vec![0; 300] };
@@ -364,10 +333,10 @@ fn an_image_without_pixels_is_refused() {
 #[test]
 fn thin_images_take_little_memory() {
     for expected in all() {
-        let preparation = plan(&options(expected.path("mmproj.gguf"))).unwrap().preparation();
+        let preparation = plan(&tower_options(expected.path("mmproj.gguf"))).unwrap().preparation();
         for (width, height) in [(1, 1_000_000), (1_000_000, 1)] {
             let thin = RgbImage { width, height, pixels: vec![9; 3_000_000] };
-            assert!(!preparation.prepare(&thin).unwrap().tiles.is_empty(), "{}", expected.family);
+            assert!(!preparation.prepare(&thin).unwrap().tiles.is_empty(), "{}", expected.family());
         }
     }
 }
@@ -375,7 +344,7 @@ fn thin_images_take_little_memory() {
 #[test]
 fn an_encoder_refuses_the_tiles_of_another_tower_and_stops_when_cancelled() {
     let expected = all().remove(0);
-    let planned = plan(&options(expected.path("mmproj.gguf"))).unwrap();
+    let planned = plan(&tower_options(expected.path("mmproj.gguf"))).unwrap();
     let preparation = planned.preparation();
     let mut encoder = planned.load(&LoadCancel::default()).unwrap();
     let foreign = PreparedImage { parts: Vec::new(), tiles: vec![Tile::default()] };

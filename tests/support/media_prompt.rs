@@ -1,13 +1,58 @@
-//! Prompts with the rows of an image or of audio: their log-probabilities, compared with those of transformers.
+//! Tiny models with an encoder of images or audio, and what is compared with transformers: what stands for an item in the prompt,
+//! and the log-probabilities of prompts with its rows.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cuelight_engine::engine::{
     BLOCK_TOKENS, EmbeddingRows, Engine, LogitsWanted, Progress, SequenceRows, Step, StepId, TokenId,
 };
-use cuelight_engine::load::{self, KvType, LoadOptions};
+use cuelight_engine::load::{self, ActivationBits, ComputeDevice, Kernel, KvType, LoadOptions, Tuning, VulkanOptions};
+use cuelight_engine::media::MediaPart;
+use cuelight_engine::tower::TowerOptions;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// Largest difference of a value of a row, relative to the largest value.
+pub const GATE: f32 = 1e-4;
+
+/// [`GATE`] on a device, which may compute products with less precise numbers, and for weights whose products are rounded.
+pub const DEVICE_GATE: f32 = 2e-3;
+
+/// What each folder of `tests/fixtures/KIND` expects, in the order of their names, and the folder.
+pub fn expected_in<T: DeserializeOwned>(kind: &str) -> Vec<(PathBuf, T)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(kind);
+    let mut folders: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.sort();
+    assert!(!folders.is_empty());
+    let read = |folder: PathBuf| {
+        let expected = serde_json::from_slice(&std::fs::read(folder.join("expected.json")).unwrap()).unwrap();
+        (folder, expected)
+    };
+    folders.into_iter().map(read).collect()
+}
+
+/// The encoders of a file on two threads of the CPU.
+pub fn tower_options(path: PathBuf) -> TowerOptions {
+    TowerOptions {
+        path,
+        device: ComputeDevice::Cpu,
+        threads: 2,
+        kernel: Kernel::detect(),
+        tuning: Tuning::default(),
+        vulkan: VulkanOptions::default(),
+        activation_bits: ActivationBits::default(),
+    }
+}
+
+/// The text of an item in the prompt, with a token for each row.
+pub fn text_of(parts: &[MediaPart], row_token: &str) -> String {
+    let of_part = |part: &MediaPart| match part {
+        MediaPart::Text(text) => text.clone(),
+        rows => row_token.repeat(rows.rows()),
+    };
+    parts.iter().map(of_part).collect()
+}
 
 /// The log-probabilities of a prompt with the first item.
 #[derive(Deserialize)]
