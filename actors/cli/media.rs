@@ -39,7 +39,7 @@ impl MediaSettings {
         MediaSettings {
             mmproj: config.mmproj.clone(),
             is_off: config.no_mmproj,
-            cache_bytes: config.image_cache.0,
+            cache_bytes: config.media_cache.0,
             device: config.device.0.first().copied().unwrap_or(ComputeDevice::Cpu),
         }
     }

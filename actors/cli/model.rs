@@ -144,7 +144,7 @@ pub fn runtime_options(config: &Config) -> RuntimeOptions {
         client_stall_timeout: config.client_stall_timeout,
         step_timeout: config.step_timeout,
         overlap: config.overlap,
-        media_cache_bytes: usize::try_from(config.image_cache.0).unwrap_or(usize::MAX),
+        media_cache_bytes: usize::try_from(config.media_cache.0).unwrap_or(usize::MAX),
         ..RuntimeOptions::default()
     }
 }

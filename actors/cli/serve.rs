@@ -174,7 +174,7 @@ fn server_options(config: &Config, process: ProcessOptions) -> Result<ServerOpti
 /// Limits of the media of a request.
 fn media_limits(config: &Config) -> Result<MediaLimits, CliError> {
     let bytes = |size: ByteSize| usize::try_from(size.0).unwrap_or(usize::MAX);
-    let hosts = config.image_host.iter().map(|host| host.parse()).collect::<Result<Vec<MediaHost>, InvalidMediaHost>>();
+    let hosts = config.media_host.iter().map(|host| host.parse()).collect::<Result<Vec<MediaHost>, InvalidMediaHost>>();
     Ok(MediaLimits {
         images: config.max_images.get(),
         image_bytes: bytes(config.max_image_size),
@@ -182,7 +182,7 @@ fn media_limits(config: &Config) -> Result<MediaLimits, CliError> {
         audio: config.max_audio.get(),
         audio_bytes: bytes(config.max_audio_size),
         audio_seconds: config.max_audio_seconds.get(),
-        hosts: hosts.map_err(|error| CliError::Usage(format!("--image-host: {error}")))?.into(),
+        hosts: hosts.map_err(|error| CliError::Usage(format!("--media-host: {error}")))?.into(),
     })
 }
 

@@ -253,7 +253,7 @@ settings! { |home|
         /// Load the model without a projector file, so that it takes neither images nor audio.
         no_mmproj: bool = false, "";
         /// Memory for the embeddings of images and audio that were sent before, like 256MiB, so that the next turn of a conversation does not compute them again; 0 keeps none.
-        image_cache: ByteSize = ByteSize(RuntimeOptions::MEDIA_CACHE_BYTES as u64), "SIZE", advanced = true;
+        media_cache: ByteSize = ByteSize(RuntimeOptions::MEDIA_CACHE_BYTES as u64), "SIZE", advanced = true;
         /// File with a chat template (Jinja) that replaces the model's own.
         chat_template: Option<PathBuf> = None, "FILE";
         /// Longest time that the chat template may take to compile, or to render one conversation.
@@ -325,7 +325,7 @@ settings! { |home|
         /// Most seconds of an audio clip, which limits the memory that a small file can need.
         max_audio_seconds: NonZeroUsize = count(MediaLimits::AUDIO_SECONDS), "N", advanced = true;
         /// Host from which images and audio may be loaded when a request has their URLs, and a port unless it is the usual one, like images.example.org or 10.0.0.7:8080, or * for all; repeat the flag for several; if not set, they must be in the request.
-        image_host: Vec<String> = Vec::new(), "HOST[:PORT]";
+        media_host: Vec<String> = Vec::new(), "HOST[:PORT]";
         /// Memory for the responses of the Responses API that are kept for later requests, like 256MiB, or 0 to keep none; if not set, 64MiB, or a 128th of the memory if that is less.
         response_store: Option<ByteSize> = None, "SIZE", advanced = true;
         /// Most connections of clients at the same time; if not set, as many as the limit on open files allows.

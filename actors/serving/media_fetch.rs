@@ -44,7 +44,7 @@ fn not_allowed(url: &Url, (kind, path): (MediaKind, &str), none: bool) -> ApiErr
     let which = if none { "URLs" } else { "that host" };
     let message = format!(
         "`{path}` is a URL of {host}, but this server loads no {several} from {which}: send the {one} itself as a data URL \
-         (data:{}/…;base64,…), or start the server with --image-host {host}",
+         (data:{}/…;base64,…), or start the server with --media-host {host}",
         kind.part_type()
     );
     ApiError::Unsupported { param: path.to_owned(), message }
