@@ -392,7 +392,7 @@ mod tests {
         adapters: 0,
         requests: 0,
         draft: 0,
-        vision: 0,
+        media: 0,
     };
 
     fn request() -> MemoryRequest {

@@ -59,7 +59,7 @@ pub fn of_config(of_model: &LoadOptions, context: &Context) -> Result<Option<Dra
         request_bytes: 0,
         tiers: TierMemory::default(),
         adapters: None,
-        vision: Vec::new(),
+        media: Vec::new(),
         takes_embeddings: false,
         profile_ops: false,
         ..of_model.clone()

@@ -150,7 +150,7 @@ pub fn with_media(options: LoadOptions, media: Option<&MediaFile>, replicas: Non
     let together = media.preparation.specs().filter(|(_, spec)| spec.rows_see_each_other);
     let least = together.map(|(_, spec)| least(spec)).max().unwrap_or(0);
     LoadOptions {
-        vision: media.memory.iter().map(share).collect(),
+        media: media.memory.iter().map(share).collect(),
         takes_embeddings: true,
         max_batched_tokens: options.max_batched_tokens.max(least),
         ..options

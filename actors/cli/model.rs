@@ -62,7 +62,7 @@ pub fn load_options(config: &Config, tuned: &Tuned, source: Source) -> Result<Lo
         request_bytes: 0,
         tiers: TierMemory::default(),
         draft: Vec::new(),
-        vision: Vec::new(),
+        media: Vec::new(),
         kv_type: config.kv_type,
         threads: config.threads.map_or(tuned.calibration.threads, NonZeroUsize::get),
         device: config.device.clone(),

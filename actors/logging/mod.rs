@@ -49,9 +49,11 @@ pub fn start(config: &Config, quiet: bool) {
 /// The filter for the level or the filters that the user set.
 fn directives(filter: &str, format: LogFormat) -> String {
     let mut directives = filter.to_owned();
-    // Spans of ractor would put the number of an actor into every line.
-    if !filter.contains("ractor") && !["off", "error"].contains(&filter) {
-        directives.push_str(",ractor=warn");
+    // Spans of ractor would put the number of an actor into every line. The decoders of audio warn of each damage in a client's file.
+    for (package, level) in [("ractor", "warn"), ("symphonia", "off")] {
+        if !filter.contains(package) && !["off", "error"].contains(&filter) {
+            directives.push_str(&format!(",{package}={level}"));
+        }
     }
     if format == LogFormat::Json {
         directives.push_str(&format!(",{NOTICES}=info"));
@@ -92,11 +94,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn actors_are_named_only_if_the_user_asks_for_it() {
+    fn packages_are_heard_only_if_the_user_asks_for_it() {
         let text = |filter| directives(filter, LogFormat::Text);
-        assert_eq!(text("info"), "info,ractor=warn");
-        assert_eq!(text("cuelight=debug"), "cuelight=debug,ractor=warn");
-        for unchanged in ["off", "error", "info,ractor=info"] {
+        assert_eq!(text("info"), "info,ractor=warn,symphonia=off");
+        assert_eq!(text("cuelight=debug"), "cuelight=debug,ractor=warn,symphonia=off");
+        assert_eq!(text("info,symphonia=warn"), "info,symphonia=warn,ractor=warn");
+        for unchanged in ["off", "error", "info,ractor=info,symphonia=info"] {
             assert_eq!(text(unchanged), unchanged);
         }
     }

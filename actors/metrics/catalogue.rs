@@ -256,7 +256,7 @@ catalogue! {
     MODEL_INFO: Gauge, "cuelight_model_info" ["model", "replica", "architecture", "quantization", "device"];
     /// Always 1. The labels are the tokens per KV block and the number of blocks.
     CACHE_CONFIG: Gauge, "cuelight_cache_config_info" ["model", "replica", "block_size", "blocks"];
-    /// Planned memory of the model, all replicas together, by use: weights, kv, state, scratch, text, requests, draft, vision, tiers or adapters.
+    /// Planned memory of the model, all replicas together, by use: weights, kv, state, scratch, text, requests, draft, media, tiers or adapters.
     MODEL_MEMORY: Gauge, "cuelight_model_memory_bytes" ["model", "pool"];
 
     // HTTP.

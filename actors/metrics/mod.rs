@@ -458,7 +458,7 @@ pub(crate) fn state(model_id: &Arc<str>, status: &Status) {
 
 /// The values of the label `pool` of a model's memory.
 const MEMORY_POOLS: [&str; 10] =
-    ["weights", "kv", "state", "scratch", "text", "requests", "draft", "vision", "tiers", "adapters"];
+    ["weights", "kv", "state", "scratch", "text", "requests", "draft", "media", "tiers", "adapters"];
 
 /// The state of a model without actors.
 const UNLOADED: &str = "unloaded";
@@ -524,8 +524,8 @@ pub(crate) fn replica_loaded(model_id: &Arc<str>, replica: usize, card: &ModelCa
 
 /// Records the memory of a model, all replicas together.
 pub(crate) fn model_memory(model_id: &Arc<str>, memory: &MemoryPlan) {
-    let MemoryBreakdown { weights, kv, state, scratch, text, requests, draft, vision, tiers, adapters } = memory.used;
-    let bytes = [weights, kv, state, scratch, text, requests, draft, vision, tiers, adapters];
+    let MemoryBreakdown { weights, kv, state, scratch, text, requests, draft, media, tiers, adapters } = memory.used;
+    let bytes = [weights, kv, state, scratch, text, requests, draft, media, tiers, adapters];
     for (pool, bytes) in MEMORY_POOLS.into_iter().zip(bytes) {
         gauge!(MODEL_MEMORY, &[("model", model_id.to_string()), ("pool", pool.to_owned())]).set(bytes as f64);
     }

@@ -68,7 +68,7 @@ pub fn memory_json(used: &MemoryBreakdown) -> Value {
         "request_bytes": used.requests,
         "tier_bytes": used.tiers,
         "draft_bytes": used.draft,
-        "vision_bytes": used.vision,
+        "media_bytes": used.media,
         "total_bytes": used.total(),
     })
 }

@@ -129,11 +129,11 @@ impl Division {
         parts.chain(host).collect::<Vec<_>>().join(" + ")
     }
 
-    /// The memories of its parts, of its draft model and of its vision tower, each once. `None` is the host's memory, which every
+    /// The memories of its parts, of its draft model and of its encoders, each once. `None` is the host's memory, which every
     /// model uses: it has the vocabulary, requests and copies of KV blocks.
     pub fn memories(&self, options: &LoadOptions) -> Vec<Option<String>> {
         let of_parts = self.parts.iter().map(|part| part.target.own_memory(options));
-        let of_draft = options.draft.iter().chain(&options.vision).map(|companion| companion.device.clone());
+        let of_draft = options.draft.iter().chain(&options.media).map(|companion| companion.device.clone());
         let mut memories: Vec<Option<String>> = of_parts.chain(of_draft).chain([None]).collect();
         memories.sort();
         memories.dedup();
@@ -176,7 +176,7 @@ impl Division {
                 weights: weights + in_host,
                 adapters,
                 draft: options.draft.iter().filter(|it| it.device == own_memory).map(|it| it.bytes).sum(),
-                vision: options.vision.iter().filter(|it| it.device == own_memory).map(|it| it.bytes).sum(),
+                media: options.media.iter().filter(|it| it.device == own_memory).map(|it| it.bytes).sum(),
                 scratch: footprints().map(|footprint| footprint.scratch).sum(),
                 ..MemoryBreakdown::default()
             };

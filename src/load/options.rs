@@ -68,7 +68,7 @@ pub struct ChatTemplateOptions {
     pub parse_special_in_content: bool,
 }
 
-/// What a draft model, or a vision tower, uses of one memory.
+/// What a draft model, or the encoders of media, use of one memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompanionMemory {
     /// The device; `None` for the host's memory.
@@ -119,8 +119,8 @@ pub struct LoadOptions {
     pub tiers: TierMemory,
     /// The memories of a draft model that is loaded with this one; none without a draft model.
     pub draft: Vec<CompanionMemory>,
-    /// The memories of a vision tower that is loaded with this model, with the rows of images that are kept; none without.
-    pub vision: Vec<CompanionMemory>,
+    /// The memories of encoders of media that are loaded with this model, with the rows that are kept; none without.
+    pub media: Vec<CompanionMemory>,
     /// How keys and values are stored.
     pub kv_type: KvType,
     /// Threads for CPU kernels, including the executor's own.
@@ -202,7 +202,7 @@ impl LoadOptions {
             request_bytes: 0,
             tiers: TierMemory::default(),
             draft: Vec::new(),
-            vision: Vec::new(),
+            media: Vec::new(),
             kv_type: KvType::F16,
             threads: cpu::default_threads(),
             device: ComputeDevice::Cpu.into(),

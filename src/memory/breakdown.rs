@@ -24,8 +24,8 @@ pub struct MemoryBreakdown {
     pub requests: u64,
     /// The draft model, whole.
     pub draft: u64,
-    /// The vision tower, and the rows of images that are kept.
-    pub vision: u64,
+    /// The encoders of images and audio, and the rows that are kept.
+    pub media: u64,
 }
 
 impl MemoryBreakdown {
@@ -42,7 +42,7 @@ impl MemoryBreakdown {
             ("adapters", self.adapters),
             ("requests", self.requests),
             ("draft", self.draft),
-            ("vision", self.vision),
+            ("media", self.media),
         ]
     }
 
@@ -67,7 +67,7 @@ impl Add for MemoryBreakdown {
             adapters: self.adapters + other.adapters,
             requests: self.requests + other.requests,
             draft: self.draft + other.draft,
-            vision: self.vision + other.vision,
+            media: self.media + other.media,
         }
     }
 }
