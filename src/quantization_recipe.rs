@@ -355,6 +355,7 @@ impl QuantizationRecipe {
     pub fn format(&self, matrix: &Matrix, model: &ModelFacts) -> Format {
         let applies = |exception: &&Exception| exception.applies(matrix, model);
         let wanted = match (matrix.role, self.experts) {
+            (Role::Head, _) if !fits(self.base, matrix.columns) => Q8_0,
             (Role::Head, _) => self.head,
             (_, Some(experts)) if matrix.is_routed => experts,
             _ => self.exceptions.iter().find(applies).map_or(self.base, |exception| exception.format),
@@ -383,7 +384,6 @@ impl Layers {
 /// The format, or one with shorter blocks if rows are not a multiple of its block.
 #[must_use]
 pub fn fitting(format: Format, columns: usize) -> Format {
-    let fits = |format: &Format| columns.is_multiple_of(format.block_len());
     let shorter = match format {
         Q2_K | Q3_K => Q4_0,
         Q4_K => Q5_0,
@@ -393,5 +393,33 @@ pub fn fitting(format: Format, columns: usize) -> Format {
         TQ1_0 | TQ2_0 => Q4_0,
         _ => F16,
     };
-    [format, shorter].into_iter().find(fits).unwrap_or(F16)
+    [format, shorter].into_iter().find(|format| fits(*format, columns)).unwrap_or(F16)
+}
+
+/// Whether rows are a multiple of the format's block.
+fn fits(format: Format, columns: usize) -> bool {
+    columns.is_multiple_of(format.block_len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// llama.cpp looks at the blocks of the recipe's format, not at those of the head's.
+    #[test]
+    fn heads_whose_rows_the_recipe_cannot_divide_have_eight_bits() {
+        let facts = ModelFacts { n_layers: 4, queries_per_key: 2, has_experts: false, has_importance: true };
+        for (recipe, columns, expected) in [
+            ("iq3_xxs", 256, Q5_K),
+            ("iq3_xxs", 576, Q8_0),
+            ("iq1_s", 576, Q8_0),
+            ("q4_k_m", 576, Q8_0),
+            ("q4_0", 512, Q6_K),
+            ("iq2_xs", 100, F16),
+        ] {
+            let head = Matrix { role: Role::Head, layer: 0, is_routed: false, columns };
+            let found = QuantizationRecipe::named(recipe).map(|recipe| recipe.format(&head, &facts));
+            assert_eq!(found, Some(expected), "{recipe}, {columns} columns");
+        }
+    }
 }
