@@ -102,6 +102,54 @@ impl Buffer {
     }
 }
 
+/// A buffer in host memory, which the CPU and the device read and write.
+pub(super) struct HostBuffer(Buffer);
+
+impl HostBuffer {
+    /// Allocates `bytes` for `what`, which errors name.
+    pub fn new(device: &Arc<Device>, what: &str, bytes: u64) -> Result<Self, VulkanError> {
+        let buffer = Buffer::new(device, what, bytes, MemoryKind::Host)?;
+        match buffer.readable() {
+            Some(_) => Ok(HostBuffer(buffer)),
+            None => Err(VulkanError::OutOfMemory { what: what.to_owned(), bytes }),
+        }
+    }
+
+    /// The buffer, for copies on the device.
+    pub fn as_buffer(&self) -> &Buffer {
+        &self.0
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.0.readable().expect(IS_MAPPED)
+    }
+
+    /// Its bytes, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.0.mapped().expect(IS_MAPPED)
+    }
+}
+
+/// Why the bytes of a [`HostBuffer`] are there.
+const IS_MAPPED: &str = "HostBuffer::new refuses memory that is not mapped";
+
+/// The bytes with which the CPU writes a buffer: those of its staging buffer, or its own if it has none.
+pub(super) fn writable<'a>(buffer: &'a mut Buffer, staging: Option<&'a mut HostBuffer>) -> &'a mut [u8] {
+    match staging {
+        Some(staging) => staging.bytes_mut(),
+        None => buffer.mapped().expect("a buffer that the CPU cannot write has a staging buffer"),
+    }
+}
+
+/// The bytes in which the CPU reads a buffer: those of its staging buffer, or its own if it has none.
+pub(super) fn readable<'a>(buffer: &'a Buffer, staging: Option<&'a HostBuffer>) -> &'a [u8] {
+    match staging {
+        Some(staging) => staging.bytes(),
+        None => buffer.readable().expect("a buffer that the CPU cannot read has a staging buffer"),
+    }
+}
+
 impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: owners wait for the device before they drop buffers (see `Drop` of `VulkanStage` and of `CommandPool`).

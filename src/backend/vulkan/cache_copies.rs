@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use ash::vk;
 
-use super::buffer::{Buffer, BufferSlice};
+use super::buffer::{BufferSlice, HostBuffer};
 use super::device::Device;
 use super::error::VulkanError;
-use super::memory::MemoryKind;
 use super::record::{CommandPool, Recorder};
 use super::resident::DeviceCache;
 use crate::engine::CacheUnit;
@@ -20,7 +19,7 @@ const STAGING_BYTES: u64 = 16 << 20;
 pub(super) struct CacheCopies(Option<Staging>);
 
 struct Staging {
-    buffer: Buffer,
+    buffer: HostBuffer,
     commands: vk::CommandBuffer,
     /// Keeps the command buffer. Dropped before the device, after it has settled.
     _pool: CommandPool,
@@ -58,7 +57,7 @@ impl CacheCopies {
         let staging = self.staging(device)?;
         for batch in batches(pieces(cache, copies.iter().map(|(unit, _)| *unit))) {
             staging.run(device, &batch, Direction::FromDevice)?;
-            let mut staged = staging.buffer.readable().ok_or_else(unreachable_staging)?;
+            let mut staged = staging.buffer.bytes();
             for piece in &batch {
                 let (here, later) = staged.split_at(piece.bytes());
                 copies[piece.copy].1[piece.start..][..here.len()].copy_from_slice(here);
@@ -77,7 +76,7 @@ impl CacheCopies {
     ) -> Result<(), VulkanError> {
         let staging = self.staging(device)?;
         for batch in batches(pieces(cache, contents.iter().map(|(unit, _)| *unit))) {
-            let mut staged = staging.buffer.mapped().ok_or_else(unreachable_staging)?;
+            let mut staged = staging.buffer.bytes_mut();
             for piece in &batch {
                 let (here, later) = staged.split_at_mut(piece.bytes());
                 here.copy_from_slice(&contents[piece.copy].1[piece.start..][..here.len()]);
@@ -89,13 +88,11 @@ impl CacheCopies {
     }
 
     fn staging(&mut self, device: &Arc<Device>) -> Result<&mut Staging, VulkanError> {
-        if self.0.is_none() {
-            let buffer = Buffer::new(device, "copies of the cache", STAGING_BYTES, MemoryKind::Host)?;
-            let pool = CommandPool::new(device)?;
-            let commands = pool.allocate()?;
-            self.0 = Some(Staging { buffer, commands, _pool: pool });
-        }
-        self.0.as_mut().ok_or_else(unreachable_staging)
+        let staging = match self.0.take() {
+            Some(staging) => staging,
+            None => Staging::new(device)?,
+        };
+        Ok(self.0.insert(staging))
     }
 }
 
@@ -140,12 +137,18 @@ fn batches(pieces: Vec<Piece>) -> Vec<Vec<Piece>> {
 }
 
 impl Staging {
+    fn new(device: &Arc<Device>) -> Result<Self, VulkanError> {
+        let buffer = HostBuffer::new(device, "copies of the cache", STAGING_BYTES)?;
+        let pool = CommandPool::new(device)?;
+        Ok(Staging { buffer, commands: pool.allocate()?, _pool: pool })
+    }
+
     /// Copies parts between the cache and the staging buffer, and waits until that is done.
     fn run(&self, device: &Device, pieces: &[Piece], direction: Direction) -> Result<(), VulkanError> {
         let mut recorder = Recorder::begin(device, self.commands)?;
         let mut start = 0;
         for piece in pieces {
-            let staged = self.buffer.slice(start, piece.on_device.region.bytes);
+            let staged = self.buffer.as_buffer().slice(start, piece.on_device.region.bytes);
             start += staged.region.bytes;
             match direction {
                 Direction::FromDevice => recorder.copy_slice(piece.on_device, staged),
@@ -154,10 +157,6 @@ impl Staging {
         }
         device.wait(device.submit(&[recorder.end()?])?)
     }
-}
-
-fn unreachable_staging() -> VulkanError {
-    VulkanError::OutOfMemory { what: "copies of the cache".to_owned(), bytes: STAGING_BYTES }
 }
 
 #[cfg(test)]

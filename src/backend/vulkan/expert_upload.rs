@@ -11,10 +11,9 @@ use cuelight_shaders::experts::Experts;
 use cuelight_shaders::experts::pool::Target;
 
 use super::arena::Arena;
-use super::buffer::{Buffer, BufferSlice};
+use super::buffer::{BufferSlice, HostBuffer};
 use super::device::Device;
 use super::error::VulkanError;
-use super::memory::MemoryKind;
 use super::record::{CommandPool, Recorder};
 use crate::backend::stage::ExpertUpload;
 use crate::engine::EngineError;
@@ -43,7 +42,7 @@ pub(super) struct DeviceUpload {
 
 /// Host memory that an expert is written to.
 struct StagingBuffer {
-    buffer: Buffer,
+    buffer: HostBuffer,
     commands: vk::CommandBuffer,
     /// The submission that reads it last.
     last_read: u64,
@@ -63,7 +62,7 @@ impl DeviceUpload {
         let commands = CommandPool::new(device)?;
         let bytes = pools.values().map(|parts| parts.pool.expert_bytes()).max().unwrap_or(0);
         let staging = || -> Result<StagingBuffer, VulkanError> {
-            let buffer = Buffer::new(device, "expert uploads", bytes as u64, MemoryKind::Host)?;
+            let buffer = HostBuffer::new(device, "expert uploads", bytes as u64)?;
             Ok(StagingBuffer { buffer, commands: commands.allocate()?, last_read: 0 })
         };
         let staging = [staging()?, staging()?];
@@ -80,9 +79,7 @@ impl DeviceUpload {
         let staging = &mut self.staging[self.current];
         self.device.wait(staging.last_read)?;
         let bytes = experts.expert_bytes();
-        let unmapped = || VulkanError::OutOfMemory { what: "expert uploads".to_owned(), bytes: bytes as u64 };
-        let written = staging.buffer.mapped().and_then(|mapped| mapped.get_mut(..bytes)).ok_or_else(unmapped)?;
-        experts.write_expert(number, written);
+        experts.write_expert(number, &mut staging.buffer.bytes_mut()[..bytes]);
         let mut recorder = Recorder::begin(&self.device, staging.commands)?;
         for part in pool.parts_at(slot) {
             let target = match part.target {
@@ -90,7 +87,10 @@ impl DeviceUpload {
                 Target::Table(index) => tables[index],
             };
             let len = part.bytes.len() as u64;
-            recorder.copy_slice(staging.buffer.slice(part.bytes.start as u64, len), target.slice(part.start, len));
+            recorder.copy_slice(
+                staging.buffer.as_buffer().slice(part.bytes.start as u64, len),
+                target.slice(part.start, len),
+            );
         }
         staging.last_read = self.device.submit(&[recorder.end()?])?;
         self.current = (self.current + 1) % self.staging.len();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ash::vk;
 use cuelight_shaders::gpu::StepLayout;
 
-use super::buffer::Buffer;
+use super::buffer::{Buffer, HostBuffer, writable};
 use super::device::Device;
 use super::error::VulkanError;
 use super::memory::MemoryKind;
@@ -23,10 +23,10 @@ pub(super) struct StepBuffers {
     /// The step's rows (see [`StepLayout`]).
     pub step: Buffer,
     /// A staging buffer for the rows and the commands that copy them, if the CPU cannot write `step` directly.
-    step_staging: Option<(Buffer, vk::CommandBuffer)>,
+    step_staging: Option<(HostBuffer, vk::CommandBuffer)>,
     /// Staging buffers for a segment's inputs and outputs, if the CPU cannot access `work` directly.
-    pub input_staging: Option<Buffer>,
-    pub output_staging: Option<Buffer>,
+    pub input_staging: Option<HostBuffer>,
+    pub output_staging: Option<HostBuffer>,
     /// The rows as last written; kept to reuse the allocation.
     pub words: Vec<u32>,
 }
@@ -50,7 +50,7 @@ impl StepBuffers {
         let step_staging = match step.mapped() {
             Some(_) => None,
             None => {
-                let staging = Buffer::new(device, "the rows of a step", step_layout.bytes(), MemoryKind::Host)?;
+                let staging = HostBuffer::new(device, "the rows of a step", step_layout.bytes())?;
                 Some((staging, pool.allocate()?))
             }
         };
@@ -71,11 +71,7 @@ impl StepBuffers {
         written: &[Range<usize>],
     ) -> Result<Option<vk::CommandBuffer>, VulkanError> {
         const WORD: usize = size_of::<u32>();
-        let target = match &mut self.step_staging {
-            Some((staging, _)) => staging,
-            None => &mut self.step,
-        };
-        let bytes = target.mapped().unwrap_or_default();
+        let bytes = writable(&mut self.step, self.step_staging.as_mut().map(|(staging, _)| staging));
         for range in written {
             for (bytes, word) in
                 bytes[range.start * WORD..range.end * WORD].as_chunks_mut().0.iter_mut().zip(&self.words[range.clone()])
@@ -87,7 +83,7 @@ impl StepBuffers {
         let mut recorder = Recorder::begin(device, *commands)?;
         for range in written {
             let start = (range.start * WORD) as u64;
-            recorder.copy((staging, start), (&self.step, start), (range.len() * WORD) as u64);
+            recorder.copy((staging.as_buffer(), start), (&self.step, start), (range.len() * WORD) as u64);
         }
         recorder.end().map(Some)
     }

@@ -8,10 +8,9 @@ use ash::vk;
 use cuelight_shaders::op::Batch;
 
 use super::bucket::Bucket;
-use super::buffer::Buffer;
+use super::buffer::{Buffer, HostBuffer, readable, writable};
 use super::device::Device;
 use super::error::VulkanError;
-use super::memory::MemoryKind;
 use super::record::{CommandPool, Recorder};
 use crate::backend::ragged::count_rows;
 use crate::engine::EngineLimits;
@@ -43,9 +42,13 @@ fn value_bytes(graph: &Graph, value: ValueId, limits: &EngineLimits) -> u64 {
 }
 
 /// A staging buffer of `bytes` bytes; `None` if the CPU accesses the values directly (`is_direct`).
-pub(super) fn staging_buffer(device: &Arc<Device>, bytes: u64, is_direct: bool) -> Result<Option<Buffer>, VulkanError> {
+pub(super) fn staging_buffer(
+    device: &Arc<Device>,
+    bytes: u64,
+    is_direct: bool,
+) -> Result<Option<HostBuffer>, VulkanError> {
     let is_needed = !is_direct && bytes > 0;
-    is_needed.then(|| Buffer::new(device, "staged values", bytes, MemoryKind::Host)).transpose()
+    is_needed.then(|| HostBuffer::new(device, "staged values", bytes)).transpose()
 }
 
 impl Transfer {
@@ -62,10 +65,16 @@ impl Transfer {
     }
 
     /// Records the copy from the staging buffer to the graph's values.
-    pub fn record_upload(&self, recorder: &mut Recorder<'_>, bucket: Bucket, work: &Buffer, staging: Option<&Buffer>) {
+    pub fn record_upload(
+        &self,
+        recorder: &mut Recorder<'_>,
+        bucket: Bucket,
+        work: &Buffer,
+        staging: Option<&HostBuffer>,
+    ) {
         let Some(staging) = staging else { return };
         for value in &self.values {
-            recorder.copy((staging, value.staging_start), (work, value.start), value.bytes(bucket));
+            recorder.copy((staging.as_buffer(), value.staging_start), (work, value.start), value.bytes(bucket));
         }
     }
 
@@ -75,18 +84,23 @@ impl Transfer {
         recorder: &mut Recorder<'_>,
         bucket: Bucket,
         work: &Buffer,
-        staging: Option<&Buffer>,
+        staging: Option<&HostBuffer>,
     ) {
         let Some(staging) = staging else { return };
         for value in self.values.iter().filter(|value| value.bytes(bucket) > 0) {
-            recorder.copy((work, value.start), (staging, value.staging_start), value.bytes(bucket));
+            recorder.copy((work, value.start), (staging.as_buffer(), value.staging_start), value.bytes(bucket));
         }
     }
 
     /// Writes the values, each [rows, width], to the staging buffer, or to the graph's memory if there is none.
-    pub fn write<'a>(&self, work: &mut Buffer, staging: Option<&mut Buffer>, values: impl Iterator<Item = &'a [f32]>) {
+    pub fn write<'a>(
+        &self,
+        work: &mut Buffer,
+        staging: Option<&mut HostBuffer>,
+        values: impl Iterator<Item = &'a [f32]>,
+    ) {
         let is_staged = staging.is_some();
-        let bytes = staging.unwrap_or(work).mapped().unwrap_or_default();
+        let bytes = writable(work, staging);
         for (copy, values) in self.values.iter().zip(values) {
             let start = if is_staged { copy.staging_start } else { copy.start } as usize;
             let bytes = &mut bytes[start..start + size_of_val(values)];
@@ -97,8 +111,8 @@ impl Transfer {
     }
 
     /// Reads the values after the step has run.
-    pub fn read(&self, work: &Buffer, staging: Option<&Buffer>, batch: &Batch<'_>) -> Vec<Vec<f32>> {
-        let bytes = staging.unwrap_or(work).readable().unwrap_or_default();
+    pub fn read(&self, work: &Buffer, staging: Option<&HostBuffer>, batch: &Batch<'_>) -> Vec<Vec<f32>> {
+        let bytes = readable(work, staging);
         let read = |value: &ValueCopy| {
             let start = if staging.is_some() { value.staging_start } else { value.start } as usize;
             let length = count_rows(value.rows, batch) * value.width * size_of::<f32>();
@@ -122,7 +136,7 @@ pub(super) struct LogitsTransfer {
     /// Offset of the logits among the graph's values, in bytes.
     start: u64,
     /// A staging buffer for the rows and the commands that copy them; `None` if the CPU reads the graph's memory directly.
-    staging: Option<(Buffer, vk::CommandBuffer)>,
+    staging: Option<(HostBuffer, vk::CommandBuffer)>,
 }
 
 impl LogitsTransfer {
@@ -140,7 +154,7 @@ impl LogitsTransfer {
             true => None,
             false => {
                 let bytes = value_bytes(graph, logits, limits);
-                Some((Buffer::new(device, "staged logits", bytes, MemoryKind::Host)?, pool.allocate()?))
+                Some((HostBuffer::new(device, "staged logits", bytes)?, pool.allocate()?))
             }
         };
         Ok(LogitsTransfer { width: graph.width(logits), start, staging })
@@ -158,7 +172,7 @@ impl LogitsTransfer {
         let mut staging_start = 0;
         for rows in rows {
             let bytes = self.bytes(rows.len());
-            recorder.copy((work, self.start + self.bytes(rows.start)), (staging, staging_start), bytes);
+            recorder.copy((work, self.start + self.bytes(rows.start)), (staging.as_buffer(), staging_start), bytes);
             staging_start += bytes;
         }
         recorder.end().map(Some)
@@ -166,7 +180,7 @@ impl LogitsTransfer {
 
     /// Reads the rows after the step has run.
     pub fn read(&self, work: &Buffer, rows: &[Range<usize>]) -> Vec<f32> {
-        let bytes = self.staging.as_ref().map_or(work, |(staging, _)| staging).readable().unwrap_or_default();
+        let bytes = readable(work, self.staging.as_ref().map(|(staging, _)| staging));
         let mut values = Vec::with_capacity(rows.iter().map(Range::len).sum::<usize>() * self.width);
         let mut staging_start = 0;
         for rows in rows {

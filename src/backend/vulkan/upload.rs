@@ -5,10 +5,9 @@ use std::sync::Arc;
 use cuelight_shaders::gpu::weight::WeightLayout;
 use cuelight_shaders::weight::Weight;
 
-use super::buffer::{Buffer, BufferSlice};
+use super::buffer::{Buffer, BufferSlice, HostBuffer};
 use super::device::Device;
 use super::error::VulkanError;
-use super::memory::MemoryKind;
 use super::record::{CommandPool, Recorder};
 
 /// The number of staging buffers.
@@ -29,7 +28,7 @@ pub(super) struct Upload {
 }
 
 struct StagingBuffer {
-    buffer: Buffer,
+    buffer: HostBuffer,
     commands: ash::vk::CommandBuffer,
     filled: u64,
     /// The copies from this buffer to their targets.
@@ -81,12 +80,9 @@ impl Upload {
             let staging = self.current_staging()?;
             let (filled, free) = (staging.filled as usize, staging_bytes - staging.filled as usize);
             let (chunk, later) = rest.split_at(rest.len().min(free));
-            let Some(mapped) = staging.buffer.mapped() else {
-                return Err(VulkanError::OutOfMemory { what: "uploads".to_owned(), bytes: rest.len() as u64 });
-            };
-            mapped[filled..filled + chunk.len()].copy_from_slice(chunk);
+            staging.buffer.bytes_mut()[filled..filled + chunk.len()].copy_from_slice(chunk);
             let len = chunk.len() as u64;
-            staging.copies.push((staging.buffer.slice(staging.filled, len), to.slice(start, len)));
+            staging.copies.push((staging.buffer.as_buffer().slice(staging.filled, len), to.slice(start, len)));
             // Aligned copies are faster on some devices.
             staging.filled = (staging.filled + len).next_multiple_of(16).min(staging_bytes as u64);
             (start, rest) = (start + len, later);
@@ -100,7 +96,7 @@ impl Upload {
     /// The staging buffer that is being filled; allocated on first use.
     fn current_staging(&mut self) -> Result<&mut StagingBuffer, VulkanError> {
         if self.staging.len() <= self.current {
-            let buffer = Buffer::new(&self.device, "uploads", self.staging_bytes as u64, MemoryKind::Host)?;
+            let buffer = HostBuffer::new(&self.device, "uploads", self.staging_bytes as u64)?;
             let commands = self.pool.allocate()?;
             self.staging.push(StagingBuffer { buffer, commands, filled: 0, copies: Vec::new(), last_read: 0 });
         }

@@ -17,7 +17,7 @@ use cuelight_shaders::op::{Batch, Op, Selection};
 use crate::backend::vulkan::Device;
 use crate::backend::vulkan::adapters::AdapterSlots;
 use crate::backend::vulkan::bucket::Bucket;
-use crate::backend::vulkan::buffer::Buffer;
+use crate::backend::vulkan::buffer::{Buffer, HostBuffer};
 use crate::backend::vulkan::error::VulkanError;
 use crate::backend::vulkan::memory::MemoryKind;
 
@@ -237,17 +237,21 @@ impl<'a> OneOp<'a> {
     /// Writes `before` to the buffer, runs the dispatches, and returns the content of the buffer.
     fn execute(&self, work: &Buffer, before: &[u32], dispatches: &[Dispatch]) -> Result<Vec<u32>, VulkanError> {
         let bytes = size_of_val(before) as u64;
-        let mut staging = Buffer::new(&self.device, "a test", bytes, MemoryKind::Host)?;
-        let mapped = staging.mapped().expect("host memory is mapped");
-        mapped.as_chunks_mut().0.iter_mut().zip(before).for_each(|(bytes, word)| *bytes = word.to_le_bytes());
+        let mut staging = HostBuffer::new(&self.device, "a test", bytes)?;
+        staging
+            .bytes_mut()
+            .as_chunks_mut()
+            .0
+            .iter_mut()
+            .zip(before)
+            .for_each(|(bytes, word)| *bytes = word.to_le_bytes());
         let commands = self.pool.allocate()?;
         let mut recorder = Recorder::begin(&self.device, commands)?;
-        recorder.copy((&staging, 0), (work, 0), bytes);
+        recorder.copy((staging.as_buffer(), 0), (work, 0), bytes);
         dispatches.iter().try_for_each(|dispatch| recorder.dispatch(dispatch))?;
-        recorder.copy((work, 0), (&staging, 0), bytes);
+        recorder.copy((work, 0), (staging.as_buffer(), 0), bytes);
         self.device.wait(self.device.submit(&[recorder.end()?])?)?;
-        let read = staging.readable().expect("host memory is mapped");
-        Ok(read.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).take(before.len()).collect())
+        Ok(staging.bytes().as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).take(before.len()).collect())
     }
 }
 
