@@ -1,6 +1,6 @@
 //! The memory plan: weights, KV cache and scratch memory compared with the available memory, computed from numbers alone.
 //!
-//! - [`MemoryBreakdown`]: bytes by what uses them
+//! - [`MemoryBreakdown`]: bytes by what they are used for
 //! - [`available`], [`limit`], [`of_program`], [`occupied`]: what the system reports
 
 mod breakdown;
@@ -11,7 +11,7 @@ use std::fmt;
 use crate::cgroup::MemoryLimit;
 use crate::engine::BLOCK_TOKENS;
 
-pub use breakdown::{MemoryBreakdown, format_bytes};
+pub use breakdown::{MemoryBreakdown, MemoryPurpose, format_bytes};
 pub use system::{available, limit, occupied, of_program};
 
 /// The memory that a model uses.
@@ -39,11 +39,29 @@ pub struct MemoryPlan {
     pub in_file_bytes: u64,
 }
 
+/// A memory.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MemoryId {
+    /// The host's.
+    Host,
+    /// That of the device with this name.
+    Device(String),
+}
+
+impl fmt::Display for MemoryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MemoryId::Host => f.pad("host memory"),
+            MemoryId::Device(name) => f.pad(name),
+        }
+    }
+}
+
 /// What a model uses of one memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {
-    /// The device; `None` for the host's memory.
-    pub device: Option<String>,
+    /// The memory.
+    pub memory: MemoryId,
     /// What it is used for.
     pub used: MemoryBreakdown,
     /// Free memory there, if the system reports it.
@@ -54,7 +72,7 @@ impl MemoryPlan {
     /// Bytes of host memory, without the devices' own memories.
     #[must_use]
     pub fn host_bytes(&self) -> u64 {
-        self.pools.iter().filter(|pool| pool.device.is_none()).map(|pool| pool.used.total()).sum()
+        self.pools.iter().filter(|pool| pool.memory == MemoryId::Host).map(|pool| pool.used.total()).sum()
     }
 
     /// Combines the plans of one model's memories. All get as many blocks and slots as the smallest plan has.
@@ -84,7 +102,7 @@ impl MemoryPlan {
     pub fn of_replicas<'a>(plans: impl Iterator<Item = &'a MemoryPlan> + Clone) -> MemoryPlan {
         let mut pools: Vec<Pool> = Vec::new();
         for pool in plans.clone().flat_map(|plan| &plan.pools) {
-            match pools.iter_mut().find(|other| other.device == pool.device) {
+            match pools.iter_mut().find(|other| other.memory == pool.memory) {
                 Some(other) => {
                     other.used = other.used + pool.used;
                     // Each replica was planned with its share of the free memory.
@@ -129,47 +147,47 @@ impl MemoryPlan {
         self.used.total()
     }
 
-    /// What the table says about a use after its bytes.
-    fn remark(&self, name: &str) -> String {
-        match name {
-            "weights" if self.mapped_bytes > 0 => {
+    /// What the table says about a purpose after its bytes.
+    fn remark(&self, purpose: MemoryPurpose) -> String {
+        match purpose {
+            MemoryPurpose::Weights if self.mapped_bytes > 0 => {
                 format!("  {} of it mapped from the file", format_bytes(self.mapped_bytes))
             }
-            "KV cache" => {
+            MemoryPurpose::Kv => {
                 let (tokens, blocks, context) = (self.kv_blocks * BLOCK_TOKENS, self.kv_blocks, self.context_tokens);
                 format!("  {tokens} tokens in {blocks} blocks, context {context}")
             }
-            "state" => format!("  recurrent state of {} sequences and checkpoints", self.state_slots),
+            MemoryPurpose::State => format!("  recurrent state of {} sequences and checkpoints", self.state_slots),
             _ => String::new(),
         }
     }
 }
 
-/// Uses that are shown even if they are 0.
-const ALWAYS_SHOWN: [&str; 3] = ["weights", "KV cache", "scratch"];
+/// Purposes that are shown even if they use nothing.
+const ALWAYS_SHOWN: [MemoryPurpose; 3] = [MemoryPurpose::Weights, MemoryPurpose::Kv, MemoryPurpose::Scratch];
 
 impl MemoryBreakdown {
-    /// The uses that are shown to people, with their names.
-    fn shown(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let shown = self.named().into_iter().filter(|(name, bytes)| *bytes > 0 || ALWAYS_SHOWN.contains(name));
-        shown.map(|(name, bytes)| (name, format_bytes(bytes)))
+    /// The purposes that are shown to people, with their bytes.
+    fn shown(&self) -> impl Iterator<Item = (MemoryPurpose, String)> {
+        let shown = self.by_purpose().filter(|(purpose, bytes)| *bytes > 0 || ALWAYS_SHOWN.contains(purpose));
+        shown.map(|(purpose, bytes)| (purpose, format_bytes(bytes)))
     }
 
-    /// The uses in one line: "weights 1.0 GiB, KV cache 100.0 MiB, scratch 10.0 MiB".
+    /// The purposes in one line: "weights 1.0 GiB, KV cache 100.0 MiB, scratch 10.0 MiB".
     #[must_use]
     pub fn in_one_line(&self) -> String {
-        self.shown().map(|(name, bytes)| format!("{name} {bytes}")).collect::<Vec<_>>().join(", ")
+        self.shown().map(|(purpose, bytes)| format!("{} {bytes}", purpose.title())).collect::<Vec<_>>().join(", ")
     }
 }
 
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.pools[..] {
-            [Pool { device: Some(device), .. }] => writeln!(f, "memory plan of {device}")?,
+            [Pool { memory: MemoryId::Device(name), .. }] => writeln!(f, "memory plan of {name}")?,
             _ => writeln!(f, "memory plan")?,
         }
-        for (name, bytes) in self.used.shown() {
-            writeln!(f, "  {name:<8} {bytes:>10}{}", self.remark(name))?;
+        for (purpose, bytes) in self.used.shown() {
+            writeln!(f, "  {:<8} {bytes:>10}{}", purpose.title(), self.remark(purpose))?;
         }
         write!(f, "  total    {:>10}", format_bytes(self.total_bytes()))?;
         if let Some(available) = self.available_bytes {
@@ -191,8 +209,7 @@ impl fmt::Display for MemoryPlan {
         }
         for pool in self.pools.iter().filter(|_| self.pools.len() > 1) {
             let total = format_bytes(pool.used.total());
-            let memory = pool.device.as_deref().unwrap_or("host memory");
-            write!(f, "\n    {total:>10}  in {memory}: {}", pool.used.in_one_line())?;
+            write!(f, "\n    {total:>10}  in {}: {}", pool.memory, pool.used.in_one_line())?;
         }
         Ok(())
     }
@@ -226,8 +243,8 @@ pub struct MemoryRequest {
     pub limit_bytes: Option<u64>,
     /// Free bytes.
     pub available_bytes: Option<u64>,
-    /// The device; `None` for the host's memory.
-    pub own_memory: Option<String>,
+    /// The memory.
+    pub memory: MemoryId,
 }
 
 /// How many slots for recurrent state a model should get.
@@ -344,7 +361,7 @@ pub fn plan(request: &MemoryRequest) -> Result<MemoryPlan, TooLarge> {
     let fitting = usize::try_from((left - state) / request.block_bytes.max(1)).unwrap_or(usize::MAX);
     let kv_blocks = wanted_blocks.min(fitting);
     let pool = Pool {
-        device: request.own_memory.clone(),
+        memory: request.memory.clone(),
         used: MemoryBreakdown { kv: bytes(kv_blocks), state, ..request.fixed },
         available_bytes: request.limit_bytes.or(request.available_bytes),
     };
@@ -407,7 +424,7 @@ mod tests {
             kv_bytes: None,
             limit_bytes: None,
             available_bytes: Some(2000 * MIB),
-            own_memory: None,
+            memory: MemoryId::Host,
         }
     }
 
@@ -447,8 +464,11 @@ mod tests {
 
     #[test]
     fn all_memories_get_the_blocks_of_the_smallest_and_each_is_shown() {
-        let card =
-            MemoryRequest { available_bytes: Some(300 * MIB), own_memory: Some("vulkan:0".to_owned()), ..request() };
+        let card = MemoryRequest {
+            available_bytes: Some(300 * MIB),
+            memory: MemoryId::Device("vulkan:0".to_owned()),
+            ..request()
+        };
         let plans = [request(), card].map(|request| plan(&request).unwrap());
         let together = MemoryPlan::together(plans.to_vec());
         assert_eq!((together.kv_blocks, together.context_tokens), (175, 175 * 16));
@@ -480,7 +500,7 @@ mod tests {
     fn memories_without_recurrent_layers_get_as_many_slots() {
         let slots = StateSlots::wanted(10 * MIB, 4, None);
         let with = MemoryRequest { available_bytes: Some(300 * MIB), slot_bytes: 10 * MIB, slots, ..request() };
-        let without = MemoryRequest { slots, own_memory: Some("vulkan:0".to_owned()), ..request() };
+        let without = MemoryRequest { slots, memory: MemoryId::Device("vulkan:0".to_owned()), ..request() };
         let together = MemoryPlan::together([with, without].map(|request| plan(&request).unwrap()).to_vec());
         assert_eq!((together.state_slots, together.used.state), (7, 70 * MIB));
     }

@@ -8,6 +8,7 @@ use crate::engine::EngineError;
 use crate::load::LoadError;
 use crate::mapped_file::ModelFiles;
 use crate::media::{MediaKind, MediaPart, MediaSpec};
+use crate::memory::MemoryId;
 use crate::tower::plan::TowerPlan;
 use crate::tower::{TowerOptions, file};
 use crate::vision::{self, ImagePreparation, PreparedImage, VisionEncoder, VisionPlan};
@@ -144,10 +145,15 @@ impl ProjectorPlan {
         self.images.iter().map(VisionPlan::tower).chain(self.audio.iter().map(AudioPlan::tower))
     }
 
-    /// The device whose memory they use; `None` for the host's memory.
+    /// One of its encoders: both are on the same device, from the same files.
+    fn tower(&self) -> &TowerPlan {
+        self.towers().next().expect("a plan has an encoder")
+    }
+
+    /// The memory that they use.
     #[must_use]
-    pub fn device_memory(&self) -> Option<String> {
-        self.towers().next().and_then(TowerPlan::device_memory)
+    pub fn memory(&self) -> MemoryId {
+        self.tower().memory()
     }
 
     /// Bytes of their weights and of their working memory.
@@ -157,12 +163,9 @@ impl ProjectorPlan {
     }
 
     /// The files, which must not change while they are used.
-    ///
-    /// # Panics
-    /// Never: a plan has an encoder.
     #[must_use]
     pub fn files(&self) -> ModelFiles {
-        self.towers().next().map(TowerPlan::files).expect("a plan has an encoder")
+        self.tower().files()
     }
 
     /// Each encoder for people, after its kind: "images: SigLIP, 27 layers, 896 x 896".

@@ -12,6 +12,7 @@ use cuelight_engine::engine::{
     StepOutput, TokenId,
 };
 use cuelight_engine::load::{CompanionMemory, ComputeDevice, CpuExperts, Devices, Kernel, KvType, LoadOptions, plan};
+use cuelight_engine::memory::MemoryId;
 use cuelight_engine::sample::{Denoised, Denoising, DenoisingRule};
 use serde::Deserialize;
 
@@ -189,7 +190,7 @@ fn generate(engine: &mut dyn Engine, denoising: Denoising, prompt: &[TokenId], b
 #[test]
 fn blocks_are_refused_with_a_draft_model_and_without_space() {
     let refused = |options: LoadOptions| plan(&options).err().unwrap().to_string();
-    let draft = vec![CompanionMemory { device: None, bytes: 1 }];
+    let draft = vec![CompanionMemory { memory: MemoryId::Host, bytes: 1 }];
     let with_draft = LoadOptions { draft, device: ComputeDevice::Cpu.into(), ..LoadOptions::new(file()) };
     assert!(refused(with_draft).contains("a draft model is of no use"));
     let short = LoadOptions { context_tokens: Some(16), ..LoadOptions::new(file()) };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
 use cuelight_engine::load::{ComputeDevice, CpuExperts, ExpertStreaming, LoadOptions, plan};
+use cuelight_engine::memory::MemoryId;
 
 #[path = "support/tiny_runtime.rs"]
 mod tiny_runtime;
@@ -106,7 +107,7 @@ async fn a_device_that_is_too_small_leaves_the_fewest_experts_to_the_host() {
         device.contains("the experts of 1 of 3 layers") || device.contains("the experts of 2 of 3 layers"),
         "{device}"
     );
-    let on_device = small.memory().pools.iter().find(|pool| pool.device.is_some()).unwrap().used.total();
+    let on_device = small.memory().pools.iter().find(|pool| pool.memory != MemoryId::Host).unwrap().used.total();
     assert!(on_device <= options.device_bytes.unwrap(), "{on_device} of {:?}", options.device_bytes);
 
     let seeds = [1, 2, 4];

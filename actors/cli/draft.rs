@@ -5,7 +5,7 @@ use cuelight_engine::format::tokenizer::Tokenizer;
 use cuelight_engine::load::{
     self, CompanionMemory, LoadCancel, LoadError, LoadOptions, LoadPlan, Section, Source, TierMemory,
 };
-use cuelight_engine::memory::format_bytes;
+use cuelight_engine::memory::{MemoryId, format_bytes};
 
 use super::hints::explain_load;
 use super::{CliError, Context};
@@ -104,7 +104,7 @@ impl DraftFile {
         let mut memory = CompanionMemory::of_plan(plan.memory());
         let is_layer = plan.options().section == Section::Prediction;
         if is_layer {
-            memory.push(CompanionMemory { device: None, bytes: HIDDEN_BYTES as u64 });
+            memory.push(CompanionMemory { memory: MemoryId::Host, bytes: HIDDEN_BYTES as u64 });
         }
         // Keep the size of the context for later loads: there may be less memory then.
         let options = LoadOptions { context_tokens: Some(plan.memory().context_tokens), ..plan.options().clone() };

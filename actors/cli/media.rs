@@ -9,7 +9,7 @@ use cuelight_engine::load::{
     self, CompanionMemory, ComputeDevice, LoadCancel, LoadOptions, LoadPlan, ModelFiles, Source,
 };
 use cuelight_engine::media::MediaSpec;
-use cuelight_engine::memory::format_bytes;
+use cuelight_engine::memory::{MemoryId, format_bytes};
 use cuelight_engine::projector::{self, MediaEncoder, MediaPreparation, ProjectorPlan};
 use cuelight_engine::tower::TowerOptions;
 
@@ -171,9 +171,9 @@ pub struct MediaFile {
 
 impl MediaFile {
     fn new(plan: ProjectorPlan, options: TowerOptions, cache_bytes: u64) -> Self {
-        let tower = CompanionMemory { device: plan.device_memory(), bytes: plan.bytes() };
+        let tower = CompanionMemory { memory: plan.memory(), bytes: plan.bytes() };
         MediaFile {
-            memory: vec![tower, CompanionMemory { device: None, bytes: cache_bytes }],
+            memory: vec![tower, CompanionMemory { memory: MemoryId::Host, bytes: cache_bytes }],
             description: plan.describe(),
             files: plan.files(),
             preparation: plan.preparation(),

@@ -28,7 +28,7 @@ use crate::core::prefill_rows::prefill_rows;
 use crate::core::request::{Event, SubmitError, Usage};
 use crate::core::status::Status;
 use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, ExpertCounts, Step};
-use cuelight_engine::load::{MemoryBreakdown, MemoryPlan, ModelCard};
+use cuelight_engine::load::{MemoryBreakdown, ModelCard};
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 /// Creates a counter for each value of a metric's second label.
@@ -456,10 +456,6 @@ pub(crate) fn state(model_id: &Arc<str>, status: &Status) {
     counters(REJECTIONS, model_id, "reason", &REJECTION_REASONS);
 }
 
-/// The values of the label `pool` of a model's memory.
-const MEMORY_POOLS: [&str; 10] =
-    ["weights", "kv", "state", "scratch", "text", "requests", "draft", "media", "tiers", "adapters"];
-
 /// The state of a model without actors.
 const UNLOADED: &str = "unloaded";
 
@@ -492,9 +488,7 @@ fn set_stopped(model_id: &Arc<str>, now: &'static str) {
         let value = if state == now { 1.0 } else { 0.0 };
         gauge!(MODEL_STATE, "model" => model(), "state" => state).set(value);
     }
-    for pool in MEMORY_POOLS {
-        gauge!(MODEL_MEMORY, "model" => model(), "pool" => pool).set(0.0);
-    }
+    model_memory(model_id, &MemoryBreakdown::default());
 }
 
 /// Records whether a replica is ready.
@@ -523,11 +517,10 @@ pub(crate) fn replica_loaded(model_id: &Arc<str>, replica: usize, card: &ModelCa
 }
 
 /// Records the memory of a model, all replicas together.
-pub(crate) fn model_memory(model_id: &Arc<str>, memory: &MemoryPlan) {
-    let MemoryBreakdown { weights, kv, state, scratch, text, requests, draft, media, tiers, adapters } = memory.used;
-    let bytes = [weights, kv, state, scratch, text, requests, draft, media, tiers, adapters];
-    for (pool, bytes) in MEMORY_POOLS.into_iter().zip(bytes) {
-        gauge!(MODEL_MEMORY, &[("model", model_id.to_string()), ("pool", pool.to_owned())]).set(bytes as f64);
+pub(crate) fn model_memory(model_id: &Arc<str>, used: &MemoryBreakdown) {
+    for (purpose, bytes) in used.by_purpose() {
+        let labels = [("model", model_id.to_string()), ("pool", purpose.name().to_owned())];
+        gauge!(MODEL_MEMORY, &labels).set(bytes as f64);
     }
 }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cuelight_engine::load::{LoadProgress, MemoryBreakdown, MemoryPlan};
-use serde_json::{Value, json};
+use cuelight_engine::memory::MemoryPurpose;
+use serde_json::Value;
 
 use crate::core::counts::Counts;
 use crate::pipeline::served_model::ServedModel;
@@ -58,19 +59,26 @@ pub struct ModelInfo {
 /// What a model uses memory for, as the API and `cuelight show` report it.
 #[must_use]
 pub fn memory_json(used: &MemoryBreakdown) -> Value {
-    json!({
-        "weights_bytes": used.weights,
-        "kv_bytes": used.kv,
-        "state_bytes": used.state,
-        "scratch_bytes": used.scratch,
-        "text_bytes": used.text,
-        "adapter_bytes": used.adapters,
-        "request_bytes": used.requests,
-        "tier_bytes": used.tiers,
-        "draft_bytes": used.draft,
-        "media_bytes": used.media,
-        "total_bytes": used.total(),
-    })
+    let purposes = used.by_purpose().map(|(purpose, bytes)| (memory_key(purpose), bytes.into()));
+    Value::Object(
+        purposes.chain([("total_bytes", used.total().into())]).map(|(key, bytes)| (key.to_owned(), bytes)).collect(),
+    )
+}
+
+/// The field of a purpose.
+fn memory_key(purpose: MemoryPurpose) -> &'static str {
+    match purpose {
+        MemoryPurpose::Weights => "weights_bytes",
+        MemoryPurpose::Kv => "kv_bytes",
+        MemoryPurpose::State => "state_bytes",
+        MemoryPurpose::Scratch => "scratch_bytes",
+        MemoryPurpose::Tiers => "tier_bytes",
+        MemoryPurpose::Text => "text_bytes",
+        MemoryPurpose::Adapters => "adapter_bytes",
+        MemoryPurpose::Requests => "request_bytes",
+        MemoryPurpose::Draft => "draft_bytes",
+        MemoryPurpose::Media => "media_bytes",
+    }
 }
 
 /// The memory of all models together.

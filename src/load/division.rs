@@ -20,7 +20,7 @@ use crate::device::{ComputeDevice, CpuExperts, ExpertStreaming, Shares};
 use crate::engine::{Engine, EngineLimits};
 use crate::experts::HostExperts;
 use crate::graph::Graph;
-use crate::memory::{self, MemoryBreakdown, MemoryPlan, MemoryRequest, TooLarge};
+use crate::memory::{self, MemoryBreakdown, MemoryId, MemoryPlan, MemoryRequest, TooLarge};
 use crate::model::ModelGraph;
 use crate::placement::{self, Split};
 
@@ -30,12 +30,12 @@ pub(super) struct Division {
     pub host: Option<HostPart>,
 }
 
-/// How many replicas of a model share each memory, by [`Target::own_memory`]; 1 for a memory without an entry.
+/// How many replicas of a model share each memory, by [`Target::memory`]; 1 for a memory without an entry.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Sharers(pub HashMap<Option<String>, u64>);
+pub(super) struct Sharers(pub HashMap<MemoryId, u64>);
 
 impl Sharers {
-    fn of(&self, memory: &Option<String>) -> u64 {
+    fn of(&self, memory: &MemoryId) -> u64 {
         self.0.get(memory).copied().unwrap_or(1)
     }
 }
@@ -129,12 +129,11 @@ impl Division {
         parts.chain(host).collect::<Vec<_>>().join(" + ")
     }
 
-    /// The memories of its parts, of its draft model and of its encoders, each once. `None` is the host's memory, which every
-    /// model uses: it has the vocabulary, requests and copies of KV blocks.
-    pub fn memories(&self, options: &LoadOptions) -> Vec<Option<String>> {
-        let of_parts = self.parts.iter().map(|part| part.target.own_memory(options));
-        let of_draft = options.draft.iter().chain(&options.media).map(|companion| companion.device.clone());
-        let mut memories: Vec<Option<String>> = of_parts.chain(of_draft).chain([None]).collect();
+    /// The memories of its parts, of its draft model and of its encoders, each once. Every model uses the host's: it has the vocabulary, requests and copies of KV blocks.
+    pub fn memories(&self, options: &LoadOptions) -> Vec<MemoryId> {
+        let of_parts = self.parts.iter().map(|part| part.target.memory(options));
+        let of_draft = options.draft.iter().chain(&options.media).map(|companion| companion.memory.clone());
+        let mut memories: Vec<MemoryId> = of_parts.chain(of_draft).chain([MemoryId::Host]).collect();
         memories.sort();
         memories.dedup();
         memories
@@ -158,11 +157,11 @@ impl Division {
         let retained = self.parts.iter().map(|part| part.retained_bytes(options));
         let retained: u64 = retained.chain(self.host.as_ref().map(|host| host.retained_bytes(options))).sum();
         let mut plans = Vec::new();
-        for own_memory in self.memories(options) {
-            let is_host = own_memory.is_none();
-            let share = |bytes: u64| bytes / sharers.of(&own_memory);
+        for memory in self.memories(options) {
+            let is_host = memory == MemoryId::Host;
+            let share = |bytes: u64| bytes / sharers.of(&memory);
             let parts = self.parts.iter().zip(&footprints);
-            let here = || parts.clone().filter(|(part, _)| part.target.own_memory(options) == own_memory);
+            let here = || parts.clone().filter(|(part, _)| part.target.memory(options) == memory);
             let footprints = || here().map(|(_, footprint)| *footprint).chain(on_host.filter(|_| is_host));
             let block_bytes: u64 = footprints().map(|footprint| footprint.kv_block).sum();
             let of_kv =
@@ -175,8 +174,8 @@ impl Division {
             let used = MemoryBreakdown {
                 weights: weights + in_host,
                 adapters,
-                draft: options.draft.iter().filter(|it| it.device == own_memory).map(|it| it.bytes).sum(),
-                media: options.media.iter().filter(|it| it.device == own_memory).map(|it| it.bytes).sum(),
+                draft: options.draft.iter().filter(|it| it.memory == memory).map(|it| it.bytes).sum(),
+                media: options.media.iter().filter(|it| it.memory == memory).map(|it| it.bytes).sum(),
                 scratch: footprints().map(|footprint| footprint.scratch).sum(),
                 ..MemoryBreakdown::default()
             };
@@ -187,7 +186,7 @@ impl Division {
                 kv_bytes: request.kv_bytes.map(of_kv).filter(|_| block_bytes > 0),
                 limit_bytes: if is_host { request.limit_bytes } else { options.device_bytes }.map(share),
                 available_bytes: available.or_else(|| is_host.then(memory::available).flatten()).map(share),
-                own_memory: own_memory.clone(),
+                memory: memory.clone(),
                 ..request.clone()
             })?;
             if block_bytes == 0 && all_blocks > 0 {

@@ -13,7 +13,7 @@ use crate::checkpoint::{self, Checkpoint, OpenError};
 use crate::device::{ComputeDevice, CpuExperts, Devices, ExpertStreaming, Shares};
 use crate::engine::AdapterLimits;
 use crate::format::chat_template::worker::WorkerProgram;
-use crate::memory::{MemoryBreakdown, MemoryPlan, Pool};
+use crate::memory::{MemoryBreakdown, MemoryId, MemoryPlan, Pool};
 use crate::model::Section;
 use crate::synthetic::Synthetic;
 use crate::synthetic::generate::PendingWeights;
@@ -71,8 +71,8 @@ pub struct ChatTemplateOptions {
 /// What a draft model, or the encoders of media, use of one memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompanionMemory {
-    /// The device; `None` for the host's memory.
-    pub device: Option<String>,
+    /// The memory.
+    pub memory: MemoryId,
     /// All that it uses there.
     pub bytes: u64,
 }
@@ -83,7 +83,7 @@ impl CompanionMemory {
     pub fn of_plan(plan: &MemoryPlan) -> Vec<Self> {
         let memory = |pool: &Pool| {
             let bytes = MemoryBreakdown { text: 0, ..pool.used }.total();
-            CompanionMemory { device: pool.device.clone(), bytes }
+            CompanionMemory { memory: pool.memory.clone(), bytes }
         };
         plan.pools.iter().map(memory).collect()
     }

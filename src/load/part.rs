@@ -20,7 +20,7 @@ use crate::cancel::LoadCancelled;
 use crate::device::ComputeDevice;
 use crate::engine::EngineLimits;
 use crate::graph::{Graph, MemoryLayout, Node};
-use crate::memory;
+use crate::memory::{self, MemoryId};
 
 /// The device of a model part.
 pub(crate) enum Target {
@@ -81,14 +81,14 @@ impl Target {
         }
     }
 
-    /// The device's name if its memory is planned separately from the host's; `None` for host memory.
-    pub fn own_memory(&self, options: &LoadOptions) -> Option<String> {
+    /// Its memory: the host's, unless the device's memory is planned separately.
+    pub fn memory(&self, options: &LoadOptions) -> MemoryId {
         match self {
             // With its own limit, a device's memory is planned separately even if it is host memory.
             Target::Vulkan(info, _) if !info.uses_host_memory() || options.device_bytes.is_some() => {
-                Some(vulkan::describe(info))
+                MemoryId::Device(vulkan::describe(info))
             }
-            Target::Cpu | Target::Vulkan(..) => None,
+            Target::Cpu | Target::Vulkan(..) => MemoryId::Host,
         }
     }
 

@@ -26,7 +26,7 @@ use crate::format::chat_template::ChatTemplate;
 use crate::format::hugging_face::HeadCounts;
 use crate::format::tokenizer::Tokenizer;
 use crate::mapped_file::ModelFiles;
-use crate::memory::{self, MemoryBreakdown, MemoryPlan, MemoryRequest, StateSlots};
+use crate::memory::{self, MemoryBreakdown, MemoryId, MemoryPlan, MemoryRequest, StateSlots};
 use crate::model::layer::{DeltaLayer, MixerSpec};
 use crate::model::{BuildOptions, ModelGraph, Section};
 use crate::synthetic::generate::PendingWeights;
@@ -230,7 +230,7 @@ fn memory_request(model: &ModelGraph, options: &LoadOptions, limits: &EngineLimi
         kv_bytes: options.kv_bytes,
         limit_bytes: options.memory_bytes,
         available_bytes: None,
-        own_memory: None,
+        memory: MemoryId::Host,
     }
 }
 
@@ -398,7 +398,7 @@ impl LoadPlan {
     /// Checks that the system gives what is reserved in host memory before the first step. A process may be allowed less than is
     /// free.
     fn check_host_memory(&self) -> Result<(), LoadError> {
-        let of_host = self.memory.pools.iter().filter(|pool| pool.device.is_none());
+        let of_host = self.memory.pools.iter().filter(|pool| pool.memory == MemoryId::Host);
         let bytes = of_host.map(|pool| pool.used.kv + pool.used.state + pool.used.scratch).sum();
         let path = || self.path().to_owned();
         check_available(bytes).map_err(|source| LoadError::NotGiven { path: path(), bytes, source })

@@ -1,74 +1,97 @@
-//! Bytes of memory, by what uses them.
+//! Bytes of memory, by what they are used for.
 
 use std::iter::Sum;
 use std::ops::Add;
 
-/// What a model uses memory for, in bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct MemoryBreakdown {
+/// Generates [`MemoryBreakdown`] and [`MemoryPurpose`] from the table of purposes: a field, a variant, the name for programs
+/// and the name for people.
+macro_rules! purposes {
+    ($($(#[$doc:meta])* $field:ident, $variant:ident, $name:literal, $title:literal;)+) => {
+        /// What a model uses memory for, in bytes.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct MemoryBreakdown {
+            $($(#[$doc])* pub $field: u64,)+
+        }
+
+        /// What memory is used for.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum MemoryPurpose {
+            $($(#[$doc])* $variant,)+
+        }
+
+        impl MemoryPurpose {
+            /// Every purpose.
+            pub const ALL: &[MemoryPurpose] = &[$(MemoryPurpose::$variant,)+];
+
+            /// The name for programs, such as `kv`.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(MemoryPurpose::$variant => $name,)+
+                }
+            }
+
+            /// The name for people, such as `KV cache`.
+            #[must_use]
+            pub const fn title(self) -> &'static str {
+                match self {
+                    $(MemoryPurpose::$variant => $title,)+
+                }
+            }
+        }
+
+        impl MemoryBreakdown {
+            /// The bytes of a purpose.
+            #[must_use]
+            pub const fn of(&self, purpose: MemoryPurpose) -> u64 {
+                match purpose {
+                    $(MemoryPurpose::$variant => self.$field,)+
+                }
+            }
+        }
+
+        impl Add for MemoryBreakdown {
+            type Output = MemoryBreakdown;
+
+            fn add(self, other: MemoryBreakdown) -> MemoryBreakdown {
+                MemoryBreakdown { $($field: self.$field + other.$field,)+ }
+            }
+        }
+    };
+}
+purposes! {
     /// Weights, mapped from the file or copied.
-    pub weights: u64,
+    weights, Weights, "weights", "weights";
     /// The KV cache.
-    pub kv: u64,
+    kv, Kv, "kv", "KV cache";
     /// The recurrent state of sequences, and its checkpoints.
-    pub state: u64,
+    state, State, "state", "state";
     /// Activations and logits of the largest step.
-    pub scratch: u64,
+    scratch, Scratch, "scratch", "scratch";
     /// Copies of KV blocks in host memory.
-    pub tiers: u64,
+    tiers, Tiers, "tiers", "KV tiers";
     /// The tokenizer.
-    pub text: u64,
+    text, Text, "text", "text";
     /// Adapters.
-    pub adapters: u64,
+    adapters, Adapters, "adapters", "adapters";
     /// The texts and results of requests.
-    pub requests: u64,
+    requests, Requests, "requests", "requests";
     /// The draft model, whole.
-    pub draft: u64,
+    draft, Draft, "draft", "draft";
     /// The encoders of images and audio, and the rows that are kept.
-    pub media: u64,
+    media, Media, "media", "media";
 }
 
 impl MemoryBreakdown {
-    /// Each use with its name.
-    #[must_use]
-    pub fn named(&self) -> [(&'static str, u64); 10] {
-        [
-            ("weights", self.weights),
-            ("KV cache", self.kv),
-            ("state", self.state),
-            ("scratch", self.scratch),
-            ("KV tiers", self.tiers),
-            ("text", self.text),
-            ("adapters", self.adapters),
-            ("requests", self.requests),
-            ("draft", self.draft),
-            ("media", self.media),
-        ]
+    /// Each purpose with its bytes.
+    pub fn by_purpose(&self) -> impl Iterator<Item = (MemoryPurpose, u64)> {
+        MemoryPurpose::ALL.iter().map(|purpose| (*purpose, self.of(*purpose)))
     }
 
     /// Bytes in total.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.named().iter().map(|(_, bytes)| bytes).sum()
-    }
-}
-
-impl Add for MemoryBreakdown {
-    type Output = MemoryBreakdown;
-
-    fn add(self, other: MemoryBreakdown) -> MemoryBreakdown {
-        MemoryBreakdown {
-            weights: self.weights + other.weights,
-            kv: self.kv + other.kv,
-            state: self.state + other.state,
-            scratch: self.scratch + other.scratch,
-            tiers: self.tiers + other.tiers,
-            text: self.text + other.text,
-            adapters: self.adapters + other.adapters,
-            requests: self.requests + other.requests,
-            draft: self.draft + other.draft,
-            media: self.media + other.media,
-        }
+        self.by_purpose().map(|(_, bytes)| bytes).sum()
     }
 }
 

@@ -11,6 +11,7 @@ use crate::engine::EngineLimits;
 use crate::graph::Graph;
 use crate::load::{LoadError, LoadOptions, ModelPart, Target};
 use crate::mapped_file::ModelFiles;
+use crate::memory::MemoryId;
 
 /// The graphs of a tower on their device.
 pub struct TowerPlan {
@@ -52,10 +53,10 @@ impl TowerPlan {
         Ok(TowerPlan { part, options, limits, host_bytes, files: file.files().clone() })
     }
 
-    /// The device whose memory it uses; `None` for the host's memory.
+    /// The memory that it uses.
     #[must_use]
-    pub fn device_memory(&self) -> Option<String> {
-        self.part.target.own_memory(&self.options)
+    pub fn memory(&self) -> MemoryId {
+        self.part.target.memory(&self.options)
     }
 
     /// Bytes of its weights and of its working memory.

@@ -106,7 +106,7 @@ impl ReplicaSet {
         states.models[replica] = Some(model);
         let models: Option<Vec<&Arc<ServedModel>>> = states.models.iter().map(Option::as_ref).collect();
         if let Some(model) = models.and_then(|models| combined(&models)) {
-            metrics::model_memory(&self.model_id, &model.memory);
+            metrics::model_memory(&self.model_id, &model.memory.used);
             self.model.send_replace(Some(model));
         }
     }
