@@ -63,10 +63,11 @@ fn linear_with_float16_matrices_computes_the_expected_values() {
     }
 }
 
+/// Each case runs in one of the two modes, which change from day to day.
 #[test]
 fn attention_computes_the_expected_values() {
     for deterministic in [false, true] {
-        check_with(&sampled(attention::cases()), deterministic, in_float32);
+        check_with(&half_of(sampled(attention::cases()), deterministic), deterministic, in_float32);
     }
 }
 
