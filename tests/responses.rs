@@ -263,8 +263,7 @@ async fn reasoning_and_a_call_are_items_of_their_own() {
 async fn a_custom_tool_is_called_with_text() {
     let server = Server::start(tool_model()).await;
     let text = "<tool_call>\n{\"name\": \"patch\", \"arguments\": {\"input\": \"*** Begin\\nend\"}}\n</tool_call>";
-    let tools =
-        json!([{ "type": "custom", "name": "patch" }, { "type": "web_search" }, { "type": "namespace", "name": "n" }]);
+    let tools = json!([{ "type": "custom", "name": "patch" }, { "type": "web_search" }]);
     let events = stream(&server, &saying(text, json!({ "tools": tools }))).await;
     assert_eq!(
         kinds(&events)[2..],
@@ -281,6 +280,32 @@ async fn a_custom_tool_is_called_with_text() {
     assert!(deltas.len() > 1 && deltas.concat() == "*** Begin\nend", "{deltas:?}");
     let item = &events.last().unwrap()["response"]["output"][0];
     assert_eq!((&item["type"], &item["input"]), (&json!("custom_tool_call"), &json!("*** Begin\nend")));
+}
+
+/// As Codex sends the tools of an MCP server, and the result of a call of one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_in_a_namespace_is_called_by_both_names() {
+    let server = Server::start(tool_model()).await;
+    let text = "<tool_call>\n{\"name\": \"mcp__sky__weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
+    let tools = json!([{ "type": "namespace", "name": "mcp__sky", "description": "The sky.", "tools": [weather()] }]);
+    let body = saying(text, json!({ "tools": tools }));
+    let whole = server.ok(RESPONSES, &body).await;
+    let events = stream(&server, &body).await;
+    let added = events.iter().find(|event| event["type"] == "response.output_item.added").unwrap();
+    for item in [&whole["output"][0], &added["item"], &events.last().unwrap()["response"]["output"][0]] {
+        assert_eq!((&item["type"], &item["name"]), (&json!("function_call"), &json!("weather")), "{item}");
+        assert_eq!(item["namespace"], "mcp__sky", "{item}");
+    }
+    let call = whole["output"][0].clone();
+    let result = json!({ "type": "function_call_output", "call_id": call["call_id"], "output": "sunny" });
+    let count = |call: Value| {
+        let body = json!({ "input": [{ "role": "user", "content": "go" }, call, result.clone()], "tools": tools });
+        let (server, body) = (&server, body);
+        async move { server.ok("/v1/responses/input_tokens", &body).await["input_tokens"].as_u64().unwrap() }
+    };
+    let mut plain = call.clone();
+    (plain["name"], plain["namespace"]) = (json!("mcp__sky__weather"), json!(null));
+    assert_eq!(count(call).await, count(plain).await, "the model reads its own name of the tool");
 }
 
 #[tokio::test(start_paused = true)]
@@ -326,7 +351,8 @@ async fn the_request_of_codex_is_answered() {
             { "type": "custom", "name": "apply_patch", "format": {
                 "type": "grammar", "syntax": "lark", "definition": "start: \"x\""
             } },
-            { "type": "namespace", "name": "mcp", "tools": [] }, { "type": "web_search" }, { "type": "tool_search" },
+            { "type": "namespace", "name": "mcp__sky", "description": "The sky.", "tools": [weather()] },
+            { "type": "web_search" }, { "type": "tool_search" },
             { "type": "image_generation" },
         ],
         "tool_choice": "auto", "parallel_tool_calls": true, "include": ["reasoning.encrypted_content"],

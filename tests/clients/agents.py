@@ -3,7 +3,7 @@
 Each agent must execute the call, send its result back, and print the answer; every response must be accepted. The model
 picks a call or the answer at random, so an agent is run until both were seen.
 
-usage: agents.py CUELIGHT QWEN.gguf [claude] [codex]     needs: pip install gguf numpy, and the agents on PATH
+usage: agents.py CUELIGHT QWEN.gguf [claude] [codex] [codex-mcp]     needs: pip install gguf numpy, and the agents on PATH
 """
 
 import json
@@ -20,14 +20,18 @@ ANSWER = "The answer is forty-two."
 RUNS = 12
 
 
-def call(tool, argument, command):
+def call(tool, arguments):
     """A call whose tokens all differ."""
-    return '<tool_call>\n\n{"name":"%s","arguments": {"%s" : "%s"}}</tool_call>' % (tool, argument, command)
+    return '<tool_call>\n\n{"name":"%s","arguments": {%s}}</tool_call>' % (tool, arguments)
 
+
+# Codex with the tool of an MCP server, which it sends in a namespace.
+MCP = "codex-mcp"
 
 CALLS = {
-    "claude": call("Bash", "command", "echo hello > made.txt"),
-    "codex": call("exec_command", "cmd", "echo hello > made.txt"),
+    "claude": call("Bash", '"command" : "echo hello > made.txt"'),
+    "codex": call("exec_command", '"cmd" : "echo hello > made.txt"'),
+    MCP: call("mcp__files__make_file", '"path" : "made.txt",\n"line":  "hello"'),
 }
 
 CODEX_CONFIG = """
@@ -43,13 +47,24 @@ request_max_retries = 0
 stream_max_retries = 0
 """
 
+MCP_CONFIG = """
+[mcp_servers.files]
+command = "%s"
+args = ["%s"]
+cwd = "%s"
+default_tools_approval_mode = "approve"
+"""
 
-def environment(agent, home, url):
+
+def environment(agent, home, project, url):
     """A home of its own, so that the user's settings do not matter."""
     own = {"HOME": str(home), "PATH": os.environ["PATH"]}
-    if agent == "codex":
+    if agent != "claude":
+        config = CODEX_CONFIG % url
+        if agent == MCP:
+            config += MCP_CONFIG % (sys.executable, pathlib.Path(__file__).with_name("mcp_server.py").resolve(), project)
         (home / ".codex").mkdir()
-        (home / ".codex" / "config.toml").write_text(CODEX_CONFIG % url)
+        (home / ".codex" / "config.toml").write_text(config)
         return own
     return own | {
         "ANTHROPIC_BASE_URL": url,
@@ -63,6 +78,7 @@ def environment(agent, home, url):
 COMMANDS = {
     "claude": ["claude", "-p", "make a file", "--output-format", "json", "--allowedTools", "Bash", "--max-turns", "8"],
     "codex": ["codex", "exec", "--skip-git-repo-check", "make a file"],
+    MCP: ["codex", "exec", "--skip-git-repo-check", "make a file"],
 }
 
 
@@ -76,7 +92,7 @@ def check(agent, url, folder):
     home, project = folder / "home", folder / "project"
     home.mkdir(), project.mkdir()
     made, seen = project / "made.txt", set()
-    variables = environment(agent, home, url)
+    variables = environment(agent, home, project, url)
     for _ in range(RUNS):
         made.unlink(missing_ok=True)
         run = subprocess.run(COMMANDS[agent], cwd=project, env=variables, capture_output=True, text=True, timeout=300,

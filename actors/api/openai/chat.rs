@@ -1,6 +1,5 @@
 //! `POST /v1/chat/completions`.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use axum::Json;
@@ -15,6 +14,7 @@ use super::logprobs::{self, Spelling};
 use super::prompt::read_chat;
 use super::sampling::{self, logprobs_count};
 use super::sse::{self, Chunks};
+use super::tool_name::ClientTools;
 use super::tools::Tools;
 use super::usage::{UsageCount, finish_reason, stop_reason};
 use super::{constraint, custom_tool, kv_transfer, unsupported};
@@ -38,23 +38,23 @@ pub(in crate::api) async fn create(
     caller: Caller,
     JsonBody { value: body, memory }: JsonBody,
 ) -> Result<Response, ApiError> {
-    let (request, custom_tools) = read(&server, &caller, &Fields::of_body(&body)?)?;
+    let (request, client_tools) = read(&server, &caller, &Fields::of_body(&body)?)?;
     drop(body);
     let accepted = accept(&server.models, server.limits(), request, memory).await?;
-    let (response, answers) = ChatResponse::new(accepted, custom_tools);
+    let (response, answers) = ChatResponse::new(accepted, client_tools);
     match response.options.stream {
         Some(stream) => Ok(sse::stream(answers, ChatChunks::new(response, stream), server.options().sse_ping_interval)),
         None => Ok(Json(response.whole(&answers.collect().await?)).into_response()),
     }
 }
 
-/// Reads the request, and the names of its custom tools.
-fn read(server: &Server, caller: &Caller, fields: &Fields<'_>) -> Result<(ServingRequest, HashSet<String>), ApiError> {
+/// Reads the request, and what the client knows its tools as.
+fn read(server: &Server, caller: &Caller, fields: &Fields<'_>) -> Result<(ServingRequest, ClientTools), ApiError> {
     unsupported::refuse_in_chat(fields)?;
     let tenancy = caller.tenancy(fields, &server.options())?;
     let kv_transfer = kv_transfer::read(fields, server.options().shared_blocks.as_ref())?;
     let mut tools = Tools::read(fields)?;
-    let custom_tools = std::mem::take(&mut tools.custom);
+    let client_tools = std::mem::take(&mut tools.client);
     let request = ServingRequest {
         model: fields.string("model")?.map(str::to_owned),
         options: GenerationOptions { kv_transfer, ..read_options(fields, tenancy)? },
@@ -62,7 +62,7 @@ fn read(server: &Server, caller: &Caller, fields: &Fields<'_>) -> Result<(Servin
         constraint: constraint::read(fields)?,
         output: tools.output_options(fields)?,
     };
-    Ok((request, custom_tools))
+    Ok((request, client_tools))
 }
 
 fn read_options(fields: &Fields<'_>, tenancy: Tenancy) -> Result<GenerationOptions, ApiError> {
@@ -84,11 +84,11 @@ struct ChatResponse {
     tokenizer: Arc<Tokenizer>,
     prompt: Vec<TokenId>,
     options: GenerationOptions,
-    custom_tools: HashSet<String>,
+    client_tools: ClientTools,
 }
 
 impl ChatResponse {
-    fn new(accepted: Accepted, custom_tools: HashSet<String>) -> (Self, Answers) {
+    fn new(accepted: Accepted, client_tools: ClientTools) -> (Self, Answers) {
         let Accepted { model_id, model, mut prompts, options, answers } = accepted;
         let response = ChatResponse {
             id: telemetry::response_id("chatcmpl-"),
@@ -97,7 +97,7 @@ impl ChatResponse {
             tokenizer: model.tokenizer.clone(),
             prompt: prompts.pop().map(|prompt| prompt.tokens).unwrap_or_default(),
             options,
-            custom_tools,
+            client_tools,
         };
         (response, answers)
     }
@@ -152,7 +152,7 @@ impl ChatResponse {
         let finish = answer.finish.as_ref();
         let mut choice = json!({
             "index": index,
-            "message": message(answer, &self.custom_tools),
+            "message": message(answer, &self.client_tools),
             "logprobs": self.logprobs(&answer.logprobs),
             "finish_reason": finish.map(finish_reason),
             "stop_reason": finish.map(|finish| stop_reason(finish, &self.options.stop.token_ids)),
@@ -165,7 +165,7 @@ impl ChatResponse {
 }
 
 /// The message of a whole answer.
-fn message(answer: &Answer, custom_tools: &HashSet<String>) -> Value {
+fn message(answer: &Answer, client_tools: &ClientTools) -> Value {
     let content = (!answer.text.is_empty() || answer.calls.is_empty()).then_some(&answer.text);
     let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
     if !answer.reasoning.is_empty() {
@@ -174,13 +174,13 @@ fn message(answer: &Answer, custom_tools: &HashSet<String>) -> Value {
         message["reasoning"] = json!(answer.reasoning);
     }
     if !answer.calls.is_empty() {
-        message["tool_calls"] = answer.calls.iter().map(|call| call_json(call, custom_tools)).collect();
+        message["tool_calls"] = answer.calls.iter().map(|call| call_json(call, client_tools)).collect();
     }
     message
 }
 
-fn call_json(ToolCall { id, name, arguments }: &ToolCall, custom_tools: &HashSet<String>) -> Value {
-    match custom_tools.contains(name) {
+fn call_json(ToolCall { id, name, arguments }: &ToolCall, client_tools: &ClientTools) -> Value {
+    match client_tools.is_custom(name) {
         true => {
             let input = custom_tool::input(arguments);
             json!({ "id": id, "type": "custom", "custom": { "name": name, "input": input } })
@@ -237,7 +237,7 @@ impl ChatChunks {
     ) -> Vec<Value> {
         self.generated[choice] += tokens.len();
         let has_more = logprobs.is_some() || self.response.options.return_token_ids;
-        let mut deltas = self.encoders[choice].encode(deltas, &self.response.custom_tools);
+        let mut deltas = self.encoders[choice].encode(deltas, &self.response.client_tools);
         if deltas.is_empty() && has_more {
             deltas.push(json!({ "content": "" }));
         }
@@ -254,7 +254,7 @@ impl ChatChunks {
     fn finished(&mut self, choice: usize, finish: &Finish, deltas: Vec<Delta>) -> Vec<Value> {
         self.usage.add(choice, self.response.options.n, finish);
         self.generated[choice] = finish.usage.completion_tokens;
-        let mut deltas = self.encoders[choice].encode(deltas, &self.response.custom_tools);
+        let mut deltas = self.encoders[choice].encode(deltas, &self.response.client_tools);
         deltas.extend(self.encoders[choice].end());
         let mut chunks = self.deltas(choice, deltas, Value::Null);
         let mut last = self.chunk(choice, json!({}), Value::Null, json!(finish_reason(finish)));

@@ -1,10 +1,9 @@
 //! The deltas of an answer as the `delta` of chunks.
 
-use std::collections::HashSet;
-
 use serde_json::{Value, json};
 
 use super::custom_tool::InputReader;
+use super::tool_name::ClientTools;
 use crate::output::Delta;
 
 /// Encodes the deltas of one choice.
@@ -16,7 +15,7 @@ pub(super) struct DeltaEncoder {
 
 impl DeltaEncoder {
     /// Encodes some deltas. A piece of a custom tool's arguments need not be a part of its input.
-    pub fn encode(&mut self, deltas: Vec<Delta>, custom_tools: &HashSet<String>) -> Vec<Value> {
+    pub fn encode(&mut self, deltas: Vec<Delta>, client_tools: &ClientTools) -> Vec<Value> {
         let mut encoded = Vec::with_capacity(deltas.len());
         for delta in deltas {
             match (&mut self.open, delta) {
@@ -25,7 +24,7 @@ impl DeltaEncoder {
                 }
                 (_, delta) => {
                     encoded.extend(self.end());
-                    encoded.push(self.encode_one(delta, custom_tools));
+                    encoded.push(self.encode_one(delta, client_tools));
                 }
             }
         }
@@ -38,11 +37,11 @@ impl DeltaEncoder {
         input_json(index, &reader.finish())
     }
 
-    fn encode_one(&mut self, delta: Delta, custom_tools: &HashSet<String>) -> Value {
+    fn encode_one(&mut self, delta: Delta, client_tools: &ClientTools) -> Value {
         match delta {
             Delta::Text(text) => json!({ "content": text }),
             Delta::Reasoning(text) => json!({ "reasoning_content": text, "reasoning": text }),
-            Delta::ToolCallStart { index, id, name } if custom_tools.contains(&name) => {
+            Delta::ToolCallStart { index, id, name } if client_tools.is_custom(&name) => {
                 self.open = Some((index, InputReader::default()));
                 json!({ "tool_calls": [
                     { "index": index, "id": id, "type": "custom", "custom": { "name": name, "input": "" } }
@@ -64,11 +63,13 @@ fn input_json(index: usize, input: &str) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
     fn the_input_of_a_custom_tool_comes_as_it_grows() {
-        let custom = HashSet::from(["patch".to_owned()]);
+        let custom = ClientTools { custom: HashSet::from(["patch".to_owned()]), ..ClientTools::default() };
         let start = |index, name: &str| Delta::ToolCallStart { index, id: "c".into(), name: name.into() };
         let more = |index, text: &str| Delta::ToolCallArguments { index, fragment: text.into() };
         let mut encoder = DeltaEncoder::default();

@@ -19,6 +19,7 @@ pub(super) mod responses;
 mod sampling;
 mod speculation;
 mod sse;
+mod tool_name;
 pub(super) mod tools;
 pub(super) mod transcriptions;
 pub(super) mod unsupported;

@@ -1,10 +1,9 @@
 //! Reads the tools that the model may call, and how its answer is taken apart.
 
-use std::collections::HashSet;
-
 use serde_json::{Map, Value, json};
 
 use super::custom_tool;
+use super::tool_name::{ClientTools, ToolName};
 use crate::api::fields::{Fields, missing};
 use crate::output::ToolSpec;
 use crate::serving::error::{ApiError, clip};
@@ -18,8 +17,8 @@ pub(in crate::api) struct Tools {
     /// The tools that may be called.
     callable: Vec<ToolSpec>,
     is_required: bool,
-    /// The names of custom tools, which take text. To the model they are functions with one parameter, `input`.
-    pub custom: HashSet<String>,
+    /// What clients know some of them as.
+    pub client: ClientTools,
 }
 
 /// The tools that a request lists.
@@ -28,7 +27,7 @@ pub(in crate::api) struct ListedTools {
     /// In the form of chat completions.
     for_template: Vec<Value>,
     specs: Vec<ToolSpec>,
-    custom: HashSet<String>,
+    client: ClientTools,
 }
 
 impl ListedTools {
@@ -50,9 +49,35 @@ impl ListedTools {
     ///
     /// # Errors
     /// [`ApiError::InvalidRequest`] that names the field.
-    pub fn push_custom(&mut self, tool: &Fields<'_>) -> Result<(), ApiError> {
+    fn push_custom(&mut self, tool: &Fields<'_>) -> Result<(), ApiError> {
         self.push_function(&custom_tool::function(tool)?);
-        self.custom.extend(self.specs.last().map(|spec| spec.name.clone()));
+        self.client.custom.extend(self.specs.last().map(|spec| spec.name.clone()));
+        Ok(())
+    }
+
+    /// Adds a function, or the function that stands for a custom tool, which the client knows by `name`.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidRequest`] when the model would get one name for two tools because one is in a namespace.
+    pub fn push_named(
+        &mut self,
+        name: ToolName,
+        mut function: Map<String, Value>,
+        is_custom: bool,
+        path: &str,
+    ) -> Result<(), ApiError> {
+        let for_model = name.for_model();
+        let is_ambiguous = name.namespace.is_some() || self.client.namespaced.contains_key(&for_model);
+        if is_ambiguous && self.specs.iter().any(|spec| spec.name == for_model) {
+            let message = format!("`{path}` has the name {} for the model, as another tool has", clip(&for_model));
+            return Err(ApiError::invalid(path, message));
+        }
+        function.insert("name".to_owned(), json!(for_model));
+        self.push_function(&function);
+        self.client.custom.extend(is_custom.then(|| for_model.clone()));
+        if name.namespace.is_some() {
+            self.client.namespaced.insert(for_model, name);
+        }
         Ok(())
     }
 
@@ -86,7 +111,7 @@ impl Tools {
     /// # Errors
     /// [`ApiError::InvalidRequest`] that names the field.
     pub(in crate::api) fn choose(listed: ListedTools, fields: &Fields<'_>) -> Result<Self, ApiError> {
-        let ListedTools { for_template, specs, custom } = listed;
+        let ListedTools { for_template, specs, client } = listed;
         let for_template = (!for_template.is_empty()).then_some(Value::Array(for_template));
         let (callable, is_required) = match Choice::read(fields)? {
             Choice::None => return Ok(Tools::default()),
@@ -98,7 +123,7 @@ impl Tools {
             Choice::Required(names) => (chosen(specs, &names)?, true),
             Choice::Allowed(names) => (chosen(specs, &names)?, false),
         };
-        Ok(Tools { for_template, callable, is_required, custom })
+        Ok(Tools { for_template, callable, is_required, client })
     }
 
     /// How an answer is taken apart that may call these tools.
@@ -177,7 +202,7 @@ impl Choice {
     }
 }
 
-/// The name of a tool in `{"type": "function", "function": {"name": …}}`, the same for `custom`, or in the flat form.
+/// The name that the model gets of a tool in `{"type": "function", "function": {"name": …}}`, the same for `custom`, or in the flat form.
 fn function_name(tool: &Fields<'_>) -> Result<String, ApiError> {
     let flat = tool.string("name")?;
     let kind = if tool.string("type")? == Some("custom") { "custom" } else { "function" };
@@ -186,7 +211,9 @@ fn function_name(tool: &Fields<'_>) -> Result<String, ApiError> {
         (None, Some(function)) => function.string("name")?,
         (None, None) => None,
     };
-    name.map(str::to_owned).ok_or_else(|| missing(&tool.path(&format!("{kind}.name")), "the name of a tool"))
+    let name = name.ok_or_else(|| missing(&tool.path(&format!("{kind}.name")), "the name of a tool"))?;
+    let namespace = tool.string("namespace")?.map(str::to_owned);
+    Ok(ToolName { namespace, name: name.to_owned() }.for_model())
 }
 
 /// The tools of these names; all when there are no names.
@@ -285,7 +312,7 @@ mod tests {
     fn a_custom_tool_is_a_function_to_the_model_and_may_be_chosen() {
         let custom = json!({ "type": "custom", "custom": { "name": "c" } });
         let (tools, options) = tools(json!({ "tools": [custom], "tool_choice": custom })).unwrap();
-        assert_eq!(tools.custom, HashSet::from(["c".to_owned()]));
+        assert!(tools.client.is_custom("c"));
         assert_eq!((options.tool_choice, options.tools[0].name.as_str()), (ToolChoice::Required, "c"));
         assert_eq!(tools.for_template.unwrap()[0]["function"]["parameters"]["required"], json!(["input"]));
     }

@@ -11,6 +11,7 @@ use crate::api::content::Content;
 use crate::api::fields::{Fields, missing, wrong_type};
 use crate::api::openai::custom_tool;
 use crate::api::openai::messages::{call_arguments, read_content, read_parts};
+use crate::api::openai::tool_name::ToolName;
 use crate::serving::error::{ApiError, clip};
 use crate::serving::media_source::MediaField;
 
@@ -65,11 +66,11 @@ fn read_item(kind: &str, item: &Fields<'_>, conversation: &mut Conversation) -> 
         "function_call" => {
             item.string("arguments")?;
             let arguments = call_arguments(item.get("arguments"));
-            conversation.call(required(item, "call_id")?, required(item, "name")?, arguments);
+            conversation.call(required(item, "call_id")?, &ToolName::read(item)?.for_model(), arguments);
         }
         "custom_tool_call" => {
             let arguments = custom_tool::arguments(item.string("input")?.unwrap_or_default());
-            conversation.call(required(item, "call_id")?, required(item, "name")?, arguments);
+            conversation.call(required(item, "call_id")?, &ToolName::read(item)?.for_model(), arguments);
         }
         "function_call_output" | "custom_tool_call_output" => {
             let (output, media) = parts(item, "output")?;
@@ -196,6 +197,7 @@ mod tests {
             { "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": "I look." }] },
             { "type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{\"x\":1}" },
             { "type": "custom_tool_call", "call_id": "call_2", "name": "patch", "input": "*** Begin" },
+            { "type": "function_call", "call_id": "call_3", "namespace": "mcp__files", "name": "read", "arguments": "{}" },
             { "type": "function_call_output", "call_id": "call_1", "output": "sunny" },
             { "type": "custom_tool_call_output", "call_id": "call_2", "output": [{ "type": "input_text", "text": "ok" }] },
             { "type": "web_search_call", "id": "ws_1" },
@@ -209,7 +211,8 @@ mod tests {
                 {
                     "role": "assistant", "content": "I look.",
                     "tool_calls": [
-                        call("call_1", "f", json!({ "x": 1 })), call("call_2", "patch", json!({ "input": "*** Begin" }))
+                        call("call_1", "f", json!({ "x": 1 })), call("call_2", "patch", json!({ "input": "*** Begin" })),
+                        call("call_3", "mcp__files__read", json!({})),
                     ],
                     "reasoning_content": "look", "reasoning": "look",
                 },

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::api::openai::custom_tool;
+use crate::api::openai::tool_name::ToolName;
 
 /// What `encrypted_content` begins with when it keeps the text of the reasoning. Clients that ask for it return it with the
 /// next request, and leave out the text itself.
@@ -39,13 +40,13 @@ pub(super) enum Content {
     },
     FunctionCall {
         call_id: String,
-        name: String,
+        name: ToolName,
         arguments: String,
     },
     /// A call of a custom tool. Its arguments are an object with the field `input`.
     CustomCall {
         call_id: String,
-        name: String,
+        name: ToolName,
         arguments: String,
     },
 }
@@ -85,14 +86,21 @@ impl Item {
                 }
                 item
             }
-            Content::FunctionCall { call_id, name, arguments } => json!({
-                "id": self.id, "type": "function_call", "status": status, "call_id": call_id, "name": name,
-                "arguments": arguments,
-            }),
-            Content::CustomCall { call_id, name, arguments } => json!({
-                "id": self.id, "type": "custom_tool_call", "status": status, "call_id": call_id, "name": name,
-                "input": custom_tool::input(arguments),
-            }),
+            Content::FunctionCall { call_id, name, arguments } => {
+                let mut item = json!({
+                    "id": self.id, "type": "function_call", "status": status, "call_id": call_id, "arguments": arguments,
+                });
+                name.write(&mut item);
+                item
+            }
+            Content::CustomCall { call_id, name, arguments } => {
+                let input = custom_tool::input(arguments);
+                let mut item = json!({
+                    "id": self.id, "type": "custom_tool_call", "status": status, "call_id": call_id, "input": input,
+                });
+                name.write(&mut item);
+                item
+            }
         }
     }
 

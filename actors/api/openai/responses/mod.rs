@@ -49,7 +49,7 @@ pub(in crate::api) async fn create(
     let fields = Fields::of_body(&body)?;
     let earlier = Earlier::read(&server, &caller, &fields, memory).await?;
     let read = request::read(&server, &caller, &fields, &earlier.items)?;
-    let RequestRead { serving, echo, custom_tools, keeps_reasoning, keeper } = read;
+    let RequestRead { serving, echo, client_tools, keeps_reasoning, keeper } = read;
     drop((body, earlier.items));
     // The response repeats fields of the request, and is kept with its input, so their memory is held until its end.
     let mut held = RequestMemory::reserve(&server.request_memory, caller.client());
@@ -57,7 +57,7 @@ pub(in crate::api) async fn create(
     let streams = serving.options.stream.is_some();
     let accepted = accept(&server.models, server.limits(), serving, earlier.memory).await.map_err(request::of_input)?;
     let (parts, mut answers) = ResponseParts::new(accepted, echo, held);
-    let mut events = ResponseEvents::new(parts, Output::new(custom_tools, keeps_reasoning), keeper);
+    let mut events = ResponseEvents::new(parts, Output::new(client_tools, keeps_reasoning), keeper);
     if streams {
         return Ok(sse::stream(answers, events, server.options().sse_ping_interval));
     }

@@ -1,17 +1,16 @@
 //! The output of a response: items that grow with the deltas of its answer.
 
-use std::collections::HashSet;
-
 use serde_json::Value;
 
 use super::item::{Content, Item, Status};
+use crate::api::openai::tool_name::ClientTools;
 use crate::output::Delta;
 
 /// The items so far. The last one may be open.
 #[derive(Debug)]
 pub(super) struct Output {
     items: Vec<Item>,
-    custom_tools: HashSet<String>,
+    client_tools: ClientTools,
     /// The text of the reasoning is also put into `encrypted_content`.
     keeps_reasoning: bool,
     /// White space that may begin a message. It is no message of its own between calls or after reasoning.
@@ -41,8 +40,8 @@ pub(super) enum ChangeKind {
 
 impl Output {
     /// An empty output.
-    pub fn new(custom_tools: HashSet<String>, keeps_reasoning: bool) -> Self {
-        Output { items: Vec::new(), custom_tools, keeps_reasoning, space: String::new(), logprobs: Vec::new() }
+    pub fn new(client_tools: ClientTools, keeps_reasoning: bool) -> Self {
+        Output { items: Vec::new(), client_tools, keeps_reasoning, space: String::new(), logprobs: Vec::new() }
     }
 
     /// All items.
@@ -61,9 +60,10 @@ impl Output {
             Delta::Text(text) => self.push_text(text, changes),
             Delta::Reasoning(text) => self.push_reasoning(text, changes),
             Delta::ToolCallStart { id, name, .. } => {
-                let arguments = String::new();
+                let (arguments, is_custom) = (String::new(), self.client_tools.is_custom(&name));
+                let name = self.client_tools.name(name);
                 self.begin(
-                    match self.custom_tools.contains(&name) {
+                    match is_custom {
                         true => Content::CustomCall { call_id: id, name, arguments },
                         false => Content::FunctionCall { call_id: id, name, arguments },
                     },
@@ -148,13 +148,17 @@ impl Output {
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
+    use std::collections::{HashMap, HashSet};
+
     use serde_json::json;
 
     use super::*;
+    use crate::api::openai::tool_name::ToolName;
 
     /// The types of the items and their texts, after these deltas.
     fn items(deltas: Vec<Delta>) -> (Vec<(String, String)>, Vec<Change>) {
-        let mut output = Output::new(HashSet::from(["patch".to_owned()]), false);
+        let mut output =
+            Output::new(ClientTools { custom: HashSet::from(["patch".to_owned()]), ..ClientTools::default() }, false);
         let mut changes = Vec::new();
         deltas.into_iter().for_each(|delta| output.push(delta, &mut changes));
         output.finish(Status::Completed, &mut changes);
@@ -194,6 +198,23 @@ mod tests {
     }
 
     #[test]
+    fn a_call_of_a_tool_in_a_namespace_has_both_names() {
+        let name = ToolName { namespace: Some("mcp__files".to_owned()), name: "read".to_owned() };
+        let namespaced = HashMap::from([(name.for_model(), name)]);
+        let mut output = Output::new(ClientTools { namespaced, ..ClientTools::default() }, false);
+        call(0, "mcp__files__read")
+            .into_iter()
+            .chain(call(1, "f"))
+            .for_each(|delta| output.push(delta, &mut Vec::new()));
+        let [of_namespace, plain] = output.items() else { panic!("{output:?}") };
+        for (item, namespace, name) in [(of_namespace, json!("mcp__files"), "read"), (plain, json!(null), "f")] {
+            for json in [item.json(), item.json_begun()] {
+                assert_eq!((&json["namespace"], json["name"].as_str()), (&namespace, Some(name)));
+            }
+        }
+    }
+
+    #[test]
     fn space_alone_is_no_message_unless_there_is_nothing_else() {
         let mut deltas = vec![Delta::Reasoning("a".into()), text("\n\n")];
         deltas.extend(call(0, "f"));
@@ -205,7 +226,7 @@ mod tests {
 
     #[test]
     fn log_probabilities_wait_for_the_text_of_their_token() {
-        let mut output = Output::new(HashSet::new(), false);
+        let mut output = Output::new(ClientTools::default(), false);
         let mut changes = Vec::new();
         output.push_logprobs(vec![json!(1)]);
         output.push(Delta::Reasoning("r".into()), &mut changes);

@@ -1,7 +1,5 @@
 //! Reads the body of a request.
 
-use std::collections::HashSet;
-
 use serde_json::Value;
 
 use super::echo::Echo;
@@ -12,6 +10,7 @@ use crate::api::caller::Caller;
 use crate::api::fields::Fields;
 use crate::api::openai::prompt::template_variables;
 use crate::api::openai::sampling::{self, logprobs_count};
+use crate::api::openai::tool_name::ClientTools;
 use crate::api::openai::tools::Tools;
 use crate::api::openai::{constraint, unsupported};
 use crate::api::server::Server;
@@ -26,8 +25,8 @@ use crate::serving::thinking::Thinking;
 pub(super) struct RequestRead {
     pub serving: ServingRequest,
     pub echo: Echo,
-    /// The names of the tools whose calls become `custom_tool_call` items.
-    pub custom_tools: HashSet<String>,
+    /// What the client knows its tools as.
+    pub client_tools: ClientTools,
     /// `include` has `reasoning.encrypted_content`.
     pub keeps_reasoning: bool,
     /// Keeps the response when it is complete.
@@ -47,7 +46,7 @@ pub(super) fn read(
     unsupported::refuse_in_responses(fields)?;
     let options = read_options(fields, caller.tenancy(fields, &server.options())?)?;
     let mut tools = tools::read(fields)?;
-    let custom_tools = std::mem::take(&mut tools.custom);
+    let client_tools = std::mem::take(&mut tools.client);
     let keeper = Keeper::read(&server.responses, caller.client(), fields)?;
     let echo = Echo::read(fields, &options, keeper.is_some())?;
     let serving = ServingRequest {
@@ -61,7 +60,7 @@ pub(super) fn read(
         output: tools.output_options(fields)?,
     };
     let keeps_reasoning = includes(fields, "reasoning.encrypted_content")?;
-    Ok(RequestRead { serving, echo, custom_tools, keeps_reasoning, keeper })
+    Ok(RequestRead { serving, echo, client_tools, keeps_reasoning, keeper })
 }
 
 /// Reads what becomes the prompt, with tools that have been read, behind the `earlier` items.

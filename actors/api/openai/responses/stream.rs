@@ -199,7 +199,7 @@ impl Encoder<'_> {
                 self.push_named("response.reasoning_text.done", json!({ "content_index": 0, "text": text }));
             }
             Content::FunctionCall { name, arguments, .. } => {
-                let done = json!({ "name": name, "arguments": arguments });
+                let done = json!({ "name": name.name, "arguments": arguments });
                 self.push_named("response.function_call_arguments.done", done);
             }
             Content::CustomCall { arguments, .. } => {

@@ -5,29 +5,71 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use crate::api::fields::{Fields, missing};
+use crate::api::openai::custom_tool;
+use crate::api::openai::tool_name::ToolName;
 use crate::api::openai::tools::{ListedTools, Tools};
 use crate::serving::error::{ApiError, clip};
 
-/// Reads `tools` and `tool_choice`. Tools that are neither functions nor custom, such as web search, are left out.
+/// Reads `tools` and `tool_choice`. Tools that are neither functions nor custom nor namespaces of these, such as web search, are
+/// left out.
 ///
 /// # Errors
 /// [`ApiError::InvalidRequest`] that names the field.
 pub(super) fn read(fields: &Fields<'_>) -> Result<Tools, ApiError> {
     let (mut listed, mut ignored) = (ListedTools::default(), BTreeSet::new());
-    for (index, tool) in fields.array("tools")?.into_iter().flatten().enumerate() {
-        let tool = Fields::of(tool, format!("{}[{index}]", fields.path("tools")))?;
-        match tool.string("type")?.ok_or_else(|| missing(&tool.path("type"), "\"function\""))? {
-            "function" => listed.push_function(&function(&tool)?),
-            "custom" => listed.push_custom(&tool)?,
-            other => {
-                ignored.insert(clip(other));
-            }
+    for tool in listed_in(fields)? {
+        match kind(&tool)? {
+            "namespace" => read_namespace(&tool, &mut listed, &mut ignored)?,
+            kind => read_tool(kind, &tool, None, &mut listed, &mut ignored)?,
         }
     }
     if !ignored.is_empty() {
         tracing::warn!(types = ?ignored, "tools of types that this server does not have are ignored");
     }
     Tools::choose(listed, fields)
+}
+
+/// The tools of the field `tools`.
+fn listed_in<'a>(fields: &Fields<'a>) -> Result<Vec<Fields<'a>>, ApiError> {
+    let tools = fields.array("tools")?.into_iter().flatten().enumerate();
+    tools.map(|(index, tool)| Fields::of(tool, format!("{}[{index}]", fields.path("tools")))).collect()
+}
+
+fn kind<'a>(tool: &Fields<'a>) -> Result<&'a str, ApiError> {
+    tool.string("type")?.ok_or_else(|| missing(&tool.path("type"), "\"function\""))
+}
+
+/// Reads the tools of a namespace. Its description is for the client's list of tools and not shown to the model.
+fn read_namespace(
+    namespace: &Fields<'_>,
+    listed: &mut ListedTools,
+    ignored: &mut BTreeSet<String>,
+) -> Result<(), ApiError> {
+    let name = name(namespace)?;
+    for tool in listed_in(namespace)? {
+        read_tool(kind(&tool)?, &tool, Some(name), listed, ignored)?;
+    }
+    Ok(())
+}
+
+/// Reads a tool that may be in a namespace. Types that this server does not have go to `ignored`.
+fn read_tool(
+    kind: &str,
+    tool: &Fields<'_>,
+    namespace: Option<&str>,
+    listed: &mut ListedTools,
+    ignored: &mut BTreeSet<String>,
+) -> Result<(), ApiError> {
+    let function = match kind {
+        "function" => function(tool)?,
+        "custom" => custom_tool::function(tool)?,
+        other => {
+            ignored.insert(clip(other));
+            return Ok(());
+        }
+    };
+    let name = ToolName { namespace: namespace.map(str::to_owned), name: name(tool)?.to_owned() };
+    listed.push_named(name, function, kind == "custom", &tool.path("name"))
 }
 
 /// `{name, description, parameters, strict}` of a function.
@@ -52,8 +94,6 @@ fn name<'a>(tool: &Fields<'a>) -> Result<&'a str, ApiError> {
 #[allow(clippy::unwrap_used)]
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use super::*;
     use crate::serving::request::ToolChoice;
 
@@ -82,7 +122,50 @@ mod tests {
         let custom = &listed[1]["function"];
         assert!(custom["description"].as_str().unwrap().ends_with("start: \"x\""));
         assert_eq!(custom["parameters"]["required"], json!(["input"]));
-        assert_eq!(read.custom, HashSet::from(["patch".to_owned()]));
+        assert!(read.client.is_custom("patch") && !read.client.is_custom("f"));
+    }
+
+    #[test]
+    fn tools_of_namespaces_become_functions_with_the_name_of_the_namespace() {
+        let body = json!({
+            "tools": [
+                { "type": "function", "name": "read" },
+                { "type": "namespace", "name": "mcp__files", "description": "d", "tools": [
+                    { "type": "function", "name": "read", "parameters": { "type": "object" } },
+                    { "type": "custom", "name": "patch" },
+                    { "type": "web_search" },
+                ] },
+            ],
+            "tool_choice": { "type": "function", "namespace": "mcp__files", "name": "read" },
+        });
+        let tools = read_body(&body).unwrap();
+        let listed = tools.for_template.clone().unwrap();
+        let names: Vec<&str> =
+            listed.as_array().unwrap().iter().map(|tool| tool["function"]["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["read", "mcp__files__read", "mcp__files__patch"]);
+        assert!(tools.client.is_custom("mcp__files__patch"));
+        let name = tools.client.name("mcp__files__read".to_owned());
+        assert_eq!((name.namespace.as_deref(), name.name.as_str()), (Some("mcp__files"), "read"));
+        assert_eq!(tools.client.name("read".to_owned()).namespace, None);
+        let options = tools.output_options(&Fields::of_body(&body).unwrap()).unwrap();
+        assert_eq!((options.tools.len(), options.tools[0].name.as_str()), (1, "mcp__files__read"));
+    }
+
+    #[test]
+    fn a_name_that_the_model_could_not_tell_apart_is_refused() {
+        let namespace = |tools: Value| json!({ "type": "namespace", "name": "a", "tools": tools });
+        let (own, of_namespace) =
+            (json!({ "type": "function", "name": "a__f" }), json!([{ "type": "function", "name": "f" }]));
+        for (tools, path) in [
+            (json!([own, namespace(of_namespace.clone())]), "tools[1].tools[0].name"),
+            (json!([namespace(of_namespace.clone()), own]), "tools[1].name"),
+            (json!([namespace(of_namespace.clone()), namespace(of_namespace)]), "tools[1].tools[0].name"),
+        ] {
+            match read_body(&json!({ "tools": tools })).unwrap_err() {
+                ApiError::InvalidRequest { param: Some(param), .. } => assert_eq!(param, path),
+                other => panic!("{other:?}"),
+            }
+        }
     }
 
     #[test]
@@ -111,6 +194,9 @@ mod tests {
             (json!({ "type": "function" }), "tools[0].name"),
             (json!({ "type": "function", "name": "f", "parameters": [] }), "tools[0].parameters"),
             (json!({ "type": "custom" }), "tools[0].name"),
+            (json!({ "type": "namespace", "tools": [] }), "tools[0].name"),
+            (json!({ "type": "namespace", "name": "n", "tools": {} }), "tools[0].tools"),
+            (json!({ "type": "namespace", "name": "n", "tools": [{ "name": "f" }] }), "tools[0].tools[0].type"),
             (json!(1), "tools[0]"),
         ] {
             match read_body(&json!({ "tools": [tool] })).unwrap_err() {
