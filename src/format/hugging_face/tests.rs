@@ -11,10 +11,10 @@ use crate::checkpoint;
 use crate::format::gguf::Metadata;
 
 /// The name, type and shape of a tensor.
-type TensorSpec<'a> = (&'a str, &'a str, &'a [usize]);
+pub(super) type TensorSpec<'a> = (&'a str, &'a str, &'a [usize]);
 
 /// A safetensors file of zeros.
-fn safetensors(tensors: &[TensorSpec<'_>]) -> Vec<u8> {
+pub(super) fn safetensors(tensors: &[TensorSpec<'_>]) -> Vec<u8> {
     let (mut header, mut end) = (serde_json::Map::new(), 0);
     for (name, dtype, shape) in tensors {
         let size = match *dtype {
@@ -850,6 +850,22 @@ fn a_model_of_sentencepiece_is_the_tokenizer_where_there_is_no_other() {
     write("added_tokens.json", json!({}));
     let error = open().text().memory_bytes().unwrap_err().to_string();
     assert!(error.contains("tokenizer.model: not a usable model of SentencePiece"), "{error}");
+}
+
+#[test]
+fn a_tekken_json_is_the_tokenizer_where_there_is_no_tokenizer_json() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/tokenizer");
+    let folder = folder(&config(), TENSORS);
+    std::fs::copy(fixtures.join("tekken.json"), folder.path().join("tekken.json")).unwrap();
+    let directory = Directory::open(folder.path()).unwrap();
+    assert!(directory.text().memory_bytes().unwrap() > 100_000);
+    let tokenizer = directory.text().tokenizer().unwrap();
+    assert_eq!((tokenizer.bos(), tokenizer.encode("</s>", true, true).unwrap()), (Some(1), vec![1, 2]));
+    std::fs::write(folder.path().join("tekken.json"), "{}").unwrap();
+    let error = Directory::open(folder.path()).unwrap().text().tokenizer().map(drop).unwrap_err().to_string();
+    assert!(error.contains("tekken.json: not a usable tekken.json: missing field"), "{error}");
+    std::fs::copy(fixtures.join("tokenizer.json"), folder.path().join("tokenizer.json")).unwrap();
+    assert!(Directory::open(folder.path()).unwrap().text().tokenizer().is_ok());
 }
 
 #[test]
