@@ -102,6 +102,17 @@ fn values_of_text_models_come_first() {
 }
 
 #[test]
+fn text_models_within_another_may_state_only_what_differs() {
+    let text = json!({ "model_type": "qwen2", "intermediate_size": 11_008, "max_position_embeddings": 8192, "vocab_size": 16 });
+    let directory = open(&json!({ "model_type": "qwen2_audio", "audio_config": {}, "text_config": text }));
+    let keys = ["block_count", "embedding_length", "attention.head_count", "feed_forward_length", "context_length"];
+    let found = keys.map(|key| directory.u32(&format!("qwen2.{key}")).unwrap());
+    assert_eq!(found, [32, 4096, 32, 11_008, 8192]);
+    let error = error_of(&text, TENSORS);
+    assert!(error.contains("lacks the key \"num_hidden_layers\""), "{error}");
+}
+
+#[test]
 fn old_and_new_spellings_of_rotation_give_the_same_keys() {
     let keys = |rope: Json| {
         let directory = open(&with(&rope));

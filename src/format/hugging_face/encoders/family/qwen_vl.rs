@@ -8,7 +8,7 @@ use super::super::spec::{
 use super::vit;
 use crate::media::MediaKind;
 
-/// The limits on pixels under their old and their new names, else those of the processor.
+/// The limits on pixels under their old and their new names, else those of configs without them.
 const KEYS: &[KeyRule] = &[
     ("patch_size", Source::Size("patch_size")),
     (BLOCK_COUNT, Source::Size("depth")),
