@@ -23,7 +23,9 @@ mod media_prompt;
 #[path = "support/vulkan_device.rs"]
 mod vulkan_device;
 
-use media_prompt::{DEVICE_GATE, ExpectedPrompt, GATE, GivenRows, distance, expected_in, text_of, tower_options};
+use media_prompt::{
+    DEVICE_GATE, ExpectedPrompt, GATE, GivenRows, distance, expected_in, is_whole, text_of, tower_options,
+};
 use vulkan_device::has_device;
 
 /// Largest difference of a value of a spectrogram, whose transform has other sums in transformers.
@@ -164,11 +166,32 @@ fn prompts_with_audio_have_the_log_probabilities_of_transformers() {
             see_each_other: false,
             rope_positions: Vec::new(),
         };
-        for prompt in &expected.prompts {
-            let worst = prompt.worst(&expected.path("text.gguf"), &given);
-            println!("{:12} {worst:8.1e}", expected.family());
-            assert!(worst <= 1e-3, "{}: {worst}", expected.family());
+        let is_whole = is_whole(&expected.path("directory"));
+        for model in ["text.gguf", "directory"].into_iter().take(1 + usize::from(is_whole)) {
+            for prompt in &expected.prompts {
+                let worst = prompt.worst(&expected.path(model), &given);
+                println!("{:12} {model:12} {worst:8.1e}", expected.family());
+                assert!(worst <= 1e-3, "{} {model}: {worst}", expected.family());
+            }
         }
+    }
+}
+
+#[test]
+fn a_directory_gives_the_bits_of_its_file() {
+    for expected in all() {
+        let rows = |file: &str| {
+            let planned = plan(&tower_options(expected.path(file))).unwrap_or_else(|error| panic!("{error}"));
+            let preparation = planned.preparation().audio.unwrap();
+            let mut encoder = planned.load(&LoadCancel::default()).unwrap();
+            let of_clip = |of_clip: &ExpectedClip| {
+                let prepared = PreparedMedia::Audio(preparation.prepare(&clip(of_clip.samples)).unwrap());
+                let rows = encoder.encode(&prepared, &LoadCancel::default()).unwrap();
+                (prepared, rows.into_iter().map(f32::to_bits).collect::<Vec<_>>())
+            };
+            expected.clips.iter().map(of_clip).collect::<Vec<_>>()
+        };
+        assert!(rows("mmproj.gguf") == rows("directory"), "{}", expected.family());
     }
 }
 

@@ -57,9 +57,9 @@ fn file(Clip { samples }: &Clip) -> Vec<u8> {
     wav(&(0..*samples as i64).map(|index| sample(index) as i16).collect::<Vec<_>>())
 }
 
-async fn start(family: &str, more: &[&str]) -> ServerProcess {
-    let mmproj = folder(family).join("mmproj.gguf");
-    let flags = [&["--alias", "model", "--mmproj", mmproj.to_str().unwrap(), "--kv-type", "f32"], more].concat();
+async fn start(family: &str, projector: &str) -> ServerProcess {
+    let mmproj = folder(family).join(projector);
+    let flags = ["--alias", "model", "--mmproj", mmproj.to_str().unwrap(), "--kv-type", "f32"];
     ServerProcess::start_model(&folder(family).join("text.gguf"), &flags).await
 }
 
@@ -79,22 +79,47 @@ async fn ask(server: &ServerProcess, clip: &Clip) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
+/// Asks about the clip of the fixtures and checks the answer.
+async fn check(server: &ServerProcess, clip: &Clip, prompt: &ExpectedPrompt, family: &str) {
+    let answer = ask(server, clip).await;
+    assert_eq!(answer["prompt_token_ids"], json!(prompt.tokens), "{family}");
+    let found = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"].as_array().unwrap();
+    for (token, expected) in &prompt.top {
+        let name = format!("token_id:{token}");
+        let found = found.iter().find(|found| found["token"] == name.as_str()).unwrap();
+        let found = found["logprob"].as_f64().unwrap();
+        assert!((found - expected).abs() < GATE, "{family}: {name} has {found} instead of {expected}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_is_all_that_a_model_needs() {
+    for family in ["qwen2a", "voxtral"] {
+        let Expected { clips, prompts } = expected(family);
+        let directory = folder(family).join("directory");
+        let server = ServerProcess::start_model(&directory, &["--alias", "model", "--kv-type", "f32"]).await;
+        check(&server, &clips[0], &prompts[0], family).await;
+    }
+    // That of Ultravox has no language model.
+    let Expected { clips, prompts } = expected("ultravox");
+    check(&start("ultravox", "directory").await, &clips[0], &prompts[0], "ultravox").await;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
+    command.env_clear().env("HOME", env!("CARGO_TARGET_TMPDIR")).env("CUELIGHT_CALIBRATE", "off");
+    command.arg("run").arg(folder("ultravox").join("directory")).arg("What is this?").stdin(Stdio::null());
+    let output = command.output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    let is_explained = message.contains("lacks the weights of \"org/text\"") && message.contains("--mmproj");
+    assert!(!output.status.success() && is_explained, "{message}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_about_a_clip_are_those_of_transformers() {
     for family in FAMILIES {
         let Expected { clips, prompts } = expected(family);
-        let server = start(family, &[]).await;
+        let server = start(family, "mmproj.gguf").await;
         assert!(server.log().contains("audio: Whisper"), "{}", server.log());
         for _ in 0..2 {
-            let answer = ask(&server, &clips[0]).await;
-            assert_eq!(answer["prompt_token_ids"], json!(prompts[0].tokens), "{family}");
-            let found = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"].as_array().unwrap();
-            for (token, expected) in &prompts[0].top {
-                let name = format!("token_id:{token}");
-                let found = found.iter().find(|found| found["token"] == name.as_str()).unwrap();
-                let found = found["logprob"].as_f64().unwrap();
-                assert!((found - expected).abs() < GATE, "{family}: {name} has {found} instead of {expected}");
-            }
+            check(&server, &clips[0], &prompts[0], family).await;
         }
         assert_eq!(server.metric("cuelight_audio_cache_hits_total").await, 1.0);
         assert_eq!(server.metric("cuelight_audio_windows_encoded_total").await, 1.0);

@@ -114,6 +114,50 @@ fn a_tokenizer_json_agrees_with_the_same_vocabulary_as_gguf() {
     }
 }
 
+/// The tokenizer of a `tekken.json`.
+fn of_tekken(path: &Path, text: &str) -> Result<Tokenizer, TokenizerError> {
+    Tokenizer::from_json_text(path, &Tokenizer::json_of_tekken(path, text)?)
+}
+
+#[test]
+fn a_tekken_json_agrees_with_the_library_of_mistral() {
+    let path = Path::new(FIXTURES).join("tekken.json");
+    let text = fs::read_to_string(&path).expect("the file is read");
+    let tokenizer = of_tekken(&path, &text).unwrap_or_else(|error| panic!("{error}"));
+    let found = disagreements(&path, &tokenizer);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    let encode = |text: &str, parse_special| tokenizer.encode(text, true, parse_special).expect("encodes");
+    // Ten special tokens, of which three have no name, come before the others.
+    assert_eq!(encode("[INST]!<SPECIAL_9>", true), [1, 3, 10 + u32::from(b'!'), 9]);
+    assert_eq!(encode("[INST]", false).len(), 7);
+    assert_eq!((tokenizer.bos(), tokenizer.eos()), (Some(1), Some(2)));
+}
+
+#[test]
+fn a_tekken_json_that_cannot_be_used_is_refused_with_the_reason() {
+    let path = Path::new("tekken.json");
+    let text = fs::read_to_string(Path::new(FIXTURES).join("tekken.json")).expect("the file is read");
+    for (from, to, expected) in [
+        (
+            "\"special_tokens\"",
+            "\"other_tokens\"",
+            "tekken.json: not a usable tekken.json: missing field `special_tokens`",
+        ),
+        ("\"AA==\"", "\"AA\"", "the bytes of rank 0 are no base64"),
+        ("\"AA==\"", "\"AQ==\"", "two of its tokens are the same"),
+        ("\"default_num_special_tokens\": 10", "\"default_num_special_tokens\": 6", "has rank 6 of 6"),
+        (
+            "\"default_num_special_tokens\": 10",
+            "\"default_num_special_tokens\": 4194305",
+            "at most 4194304 are allowed",
+        ),
+    ] {
+        assert!(text.contains(from), "{from}");
+        let error = of_tekken(path, &text.replacen(from, to, 1)).map(drop).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
 /// The models of SentencePiece of this repository: merges and likelihoods, with and without bytes, spaces and other characters.
 const MODELS: [&str; 4] = ["bpe", "bpe-plain", "unigram", "unigram-bytes"];
 

@@ -21,7 +21,11 @@ use server_process::ServerProcess;
 /// Largest difference of a log-probability, in nats. A color of a resized image may differ by one step of 8 bits.
 const GATE: f64 = 0.02;
 
-const FAMILIES: [&str; 8] = ["gemma3", "idefics3", "internvl", "llava", "pixtral", "qwen2vl", "qwen2_5vl", "qwen3vl"];
+const FAMILIES: [&str; 9] =
+    ["gemma3", "idefics3", "internvl", "llava", "pixtral", "qwen2vl", "qwen2_5vl", "qwen3vl", "qwen3_5"];
+
+/// Those whose directory has the language model too.
+const DIRECTORIES: [&str; 5] = ["pixtral", "qwen2vl", "qwen2_5vl", "qwen3vl", "qwen3_5"];
 
 /// The expected values of a model, of which `tests/generate/vision.py` writes more.
 #[derive(Deserialize)]
@@ -156,6 +160,26 @@ async fn answers_about_images_are_those_of_transformers() {
         assert_eq!(server.metric("cuelight_images_encoded_total").await, 2.0);
         assert_eq!(server.metric("cuelight_image_cache_hits_total").await, 1.0);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_is_all_that_a_model_needs() {
+    for family in DIRECTORIES {
+        let Expected { images, prompts, .. } = expected(family);
+        let directory = folder(family).join("directory");
+        let server = ServerProcess::start_model(&directory, &["--alias", "model", "--kv-type", "f32"]).await;
+        check(&ask(&server, question(&images[0]), json!({})).await, &prompts[0], family);
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("harbour.png");
+    std::fs::write(&image, png(&expected("qwen3vl").images[0])).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
+    command.env_clear().env("HOME", env!("CARGO_TARGET_TMPDIR")).env("CUELIGHT_CALIBRATE", "off");
+    command.arg("run").arg(folder("qwen3vl").join("directory")).arg("--image").arg(&image);
+    command.args(["--max-tokens", "5", "--temp", "0", "--verbose", "What is this?"]).stdin(Stdio::null());
+    let output = command.output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && log.contains("images: Qwen 3 ViT"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

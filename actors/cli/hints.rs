@@ -1,5 +1,6 @@
 //! Remedies for errors of the engine, with the flags that apply. The engine's messages name settings in words only.
 
+use cuelight_engine::checkpoint::OpenError;
 use cuelight_engine::load::{LoadError, VulkanError};
 use cuelight_engine::memory::TooLarge;
 use cuelight_engine::placement::SplitError;
@@ -37,6 +38,9 @@ pub fn over_budget(error: CliError) -> CliError {
 fn remedy(error: &LoadError) -> Option<&'static str> {
     match error {
         LoadError::TooLarge { source, cache_bytes, .. } => Some(remedy_for_size(source, cache_bytes.is_some())),
+        LoadError::Open(OpenError::HuggingFace(error)) if error.lacks_language_model() => {
+            Some("run it with --mmproj and the path of this directory")
+        }
         LoadError::ReplicaTooLarge { source, .. } => remedy(source),
         LoadError::NotGiven { .. } => Some("raise that limit, or use a smaller --kv-memory or --ctx-size"),
         LoadError::ChatTemplate { .. } => Some("--chat-template FILE gives another"),

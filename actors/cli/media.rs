@@ -64,7 +64,8 @@ impl MediaSettings {
         }
         let Source::File(model) = &options.source else { return Ok(None) };
         let is_directory = model.is_dir();
-        let found = published.or_else(|| if is_directory { has_vision(model) } else { hub_projector::next_to(model) });
+        let found =
+            published.or_else(|| if is_directory { with_encoder(model) } else { hub_projector::next_to(model) });
         let Some(path) = found else { return Ok(None) };
         Ok(self
             .open(&path, options)
@@ -95,11 +96,12 @@ impl MediaSettings {
     }
 }
 
-/// The directory of a model, if its configuration names a vision tower.
-fn has_vision(directory: &Path) -> Option<PathBuf> {
+/// The directory of a model, if its configuration has an encoder of images or audio.
+fn with_encoder(directory: &Path) -> Option<PathBuf> {
     let config = std::fs::read(directory.join("config.json")).ok()?;
     let config: serde_json::Value = serde_json::from_slice(&config).ok()?;
-    config["vision_config"].is_object().then(|| directory.to_owned())
+    let has_encoder = ["vision_config", "audio_config"].iter().any(|section| config[*section].is_object());
+    has_encoder.then(|| directory.to_owned())
 }
 
 /// Checks that the rows of a tower are those of a model.

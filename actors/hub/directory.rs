@@ -12,16 +12,19 @@ use super::error::HubError;
 const CONFIG: &str = "config.json";
 
 /// The tokenizers that load, each with the files that belong to it. The first that a repository has is used.
-const TOKENIZERS: [&[&str]; 2] =
-    [&["tokenizer.json"], &["tokenizer.model", "added_tokens.json", "special_tokens_map.json"]];
+const TOKENIZERS: [&[&str]; 3] =
+    [&["tokenizer.json"], &["tekken.json"], &["tokenizer.model", "added_tokens.json", "special_tokens_map.json"]];
 
 /// What a directory may have besides.
-const OPTIONAL: [&str; 11] = [
+const OPTIONAL: [&str; 13] = [
     "generation_config.json",
     "tokenizer_config.json",
     "chat_template.jinja",
     "chat_template.json",
     "additional_chat_templates/tool_use.jinja",
+    // How images and audio are prepared, by old and by new processors.
+    "preprocessor_config.json",
+    "processor_config.json",
     // The modules of sentence-transformers, under the names that it gives them.
     "modules.json",
     "1_Pooling/config.json",
@@ -114,6 +117,8 @@ mod tests {
             "modules.json",
             "onnx/model.onnx",
             "original/model.safetensors",
+            "preprocessor_config.json",
+            "processor_config.json",
             "pytorch_model.bin",
             "tokenizer.json",
             "tokenizer.model",
@@ -123,6 +128,8 @@ mod tests {
             "tokenizer.json",
             "generation_config.json",
             "chat_template.jinja",
+            "preprocessor_config.json",
+            "processor_config.json",
             "modules.json",
             "1_Pooling/config.json",
             "model.safetensors",

@@ -9,7 +9,7 @@ use crate::format::hugging_face::Directory;
 use crate::load::LoadError;
 use crate::media::MediaKind;
 
-/// A file, or the vision tower of a directory.
+/// A file, or the encoder of a directory.
 ///
 /// # Errors
 /// [`LoadError`] when it cannot be opened, or has no encoder.
@@ -22,7 +22,7 @@ pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>, LoadError> {
 }
 
 fn opened(path: &Path) -> Result<Box<dyn Checkpoint>, OpenError> {
-    if path.is_dir() { Ok(Box::new(Directory::open_vision_tower(path)?)) } else { Ok(Box::new(Gguf::open(path)?)) }
+    if path.is_dir() { Ok(Box::new(Directory::open_encoder(path)?)) } else { Ok(Box::new(Gguf::open(path)?)) }
 }
 
 /// What the keys of a kind of encoder begin with.

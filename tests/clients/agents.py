@@ -31,7 +31,7 @@ MCP = "codex-mcp"
 CALLS = {
     "claude": call("Bash", '"command" : "echo hello > made.txt"'),
     "codex": call("exec_command", '"cmd" : "echo hello > made.txt"'),
-    MCP: call("mcp__files__make_file", '"path" : "made.txt",\n"line":  "hello"'),
+    MCP: call("mcp__disk__write", '"path" : "made.txt"'),
 }
 
 CODEX_CONFIG = """
@@ -48,7 +48,7 @@ stream_max_retries = 0
 """
 
 MCP_CONFIG = """
-[mcp_servers.files]
+[mcp_servers.disk]
 command = "%s"
 args = ["%s"]
 cwd = "%s"

@@ -1,17 +1,13 @@
-"""An MCP server with one tool, `make_file`, which writes a line to a file in the current directory. It speaks over stdin and stdout."""
+"""An MCP server with one tool, `write`, which writes a greeting to a file in the current directory. It speaks over stdin and stdout."""
 
 import json
 import pathlib
 import sys
 
 TOOL = {
-    "name": "make_file",
-    "description": "Writes a line to a file.",
-    "inputSchema": {
-        "type": "object",
-        "properties": {"path": {"type": "string"}, "line": {"type": "string"}},
-        "required": ["path", "line"],
-    },
+    "name": "write",
+    "description": "Writes a greeting to a file.",
+    "inputSchema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
 }
 
 
@@ -21,13 +17,12 @@ def result(method, params):
         return {
             "protocolVersion": params["protocolVersion"],
             "capabilities": {"tools": {}},
-            "serverInfo": {"name": "files", "version": "1"},
+            "serverInfo": {"name": "disk", "version": "1"},
         }
     if method == "tools/list":
         return {"tools": [TOOL]}
     if method == "tools/call":
-        given = params["arguments"]
-        pathlib.Path(given["path"]).write_text(given["line"] + "\n")
+        pathlib.Path(params["arguments"]["path"]).write_text("hello\n")
         return {"content": [{"type": "text", "text": "done"}]}
     return {} if method == "ping" else None
 

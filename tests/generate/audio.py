@@ -5,6 +5,7 @@
 LLAMA_CPP is a checkout of llama.cpp, whose converter writes the audio encoders. Writes `tests/fixtures/audio/NAME`:
 
 - `text.gguf`: the language model; `mmproj.gguf`: the audio encoder and its projector
+- `directory`: the whole model as published on the Hugging Face Hub; that of Ultravox has no language model
 - `expected.json`: of some clips the text that stands for them, some frames of their spectrogram and their embedding rows; and
   the log-probabilities of a prompt with the first clip
 
@@ -43,8 +44,8 @@ CLIPS = (11000, FRAMES * HOP, 20000, 500)
 PROMPT = vision.PROMPT
 CONTINUATION = 12
 # The converter knows numbers of convolutions up to that of the last layer.
-ENCODER = dict(encoder_layers=3, encoder_attention_heads=4, encoder_ffn_dim=64, d_model=32, max_source_positions=ROWS)
-VOXTRAL = dict(num_hidden_layers=3, num_attention_heads=4, intermediate_size=4 * 32, hidden_size=32, max_source_positions=ROWS)
+ENCODER = dict(encoder_layers=3, encoder_attention_heads=2, encoder_ffn_dim=32, d_model=16, max_source_positions=ROWS)
+VOXTRAL = dict(num_hidden_layers=3, num_attention_heads=2, intermediate_size=4 * 16, hidden_size=16, max_source_positions=ROWS)
 STACK = 8
 
 
@@ -103,7 +104,8 @@ class Ultravox(torch.nn.Module):
         folder.mkdir()
         state = {name: value.contiguous() for name, value in self.state_dict().items() if not name.startswith(("language_model", "lm_head"))}
         safetensors.torch.save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-        config = dict(architectures=["UltravoxModel"], model_type="ultravox", stack_factor=STACK,
+        config = dict(architectures=["UltravoxModel"], model_type="ultravox", stack_factor=STACK, projector_act="swiglu",
+                      projector_ln_mid=True, text_model_id="org/text", audio_model_id="org/audio",
                       audio_config=self.config.audio.to_dict(), text_config=self.config.text.to_dict())  # fmt: skip
         (folder / "config.json").write_text(json.dumps(config))
 
@@ -137,6 +139,10 @@ class Audio:
     is_padded: bool = True
     rounded: bool = False
     part: str = "audio"
+    # Whether the directory has the language model and its tokenizer too.
+    is_whole: bool = True
+    # Whether its processor is saved as one file, with the feature extractor in it.
+    is_joined: bool = False
 
 
 TEXT = vision.TEXT
@@ -161,6 +167,7 @@ MODELS = {
         ["[AUDIO]", "[BEGIN_AUDIO]"],
         "[BEGIN_AUDIO][AUDIO]", "[AUDIO]", ("[BEGIN_AUDIO]", ""),
         lambda model, features, heard: model.get_audio_features(features[None]).pooler_output,
+        is_joined=True,
     ),
     "ultravox": Audio(
         Checkpoint(families.LLAMA, sizes(**TEXT, rope_parameters=rope()), {"*": Format.F16}),
@@ -172,6 +179,7 @@ MODELS = {
         "<|audio|>", "<|reserved_special_token_0|>", ("", ""),
         lambda model, features, heard: model.rows(features),
         is_padded=False,
+        is_whole=False,
     ),
 }  # fmt: skip
 
@@ -226,15 +234,28 @@ def whole_model(audio: Audio, config, text_state: dict, token: int, rng) -> torc
     return model
 
 
-def write_encoder(path: Path, model: torch.nn.Module, tokenizer, llama_cpp: Path) -> None:
+def write_preprocessor(folder: Path, audio: Audio) -> None:
+    transformers.WhisperFeatureExtractor(feature_size=audio.mels).save_pretrained(folder)
+    if audio.is_joined:
+        path = folder / "preprocessor_config.json"
+        stated = dict(feature_extractor=json.loads(path.read_text()))
+        (folder / "processor_config.json").write_text(json.dumps(stated) + "\n")
+        path.write_text("{}\n")
+
+
+def write_encoder(path: Path, audio: Audio, model: torch.nn.Module, tokenizer, llama_cpp: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         # The converter writes the name of the directory into the file.
         folder = Path(name) / f"tiny-{path.parent.name}"
         model.save_pretrained(folder)
-        (folder / "preprocessor_config.json").write_text("{}\n")
-        tokenizer.save(str(folder / "tokenizer.json"))
-        (folder / "tokenizer_config.json").write_text("{}")
+        config = json.loads((folder / "config.json").read_text())
+        vision.with_own_tokens(config)
+        (folder / "config.json").write_text(json.dumps(config) + "\n")
+        write_preprocessor(folder, audio)
+        vision.write_tokenizer(folder, tokenizer, audio)
         vision.convert(folder, path, llama_cpp)
+        weights = safetensors.torch.load_file(folder / "model.safetensors")
+        vision.write_directory(path.parent / "directory", folder, weights, audio.is_whole)
 
 
 def generate(name: str, audio: Audio, llama_cpp: Path) -> None:
@@ -245,7 +266,7 @@ def generate(name: str, audio: Audio, llama_cpp: Path) -> None:
     token = tokenizer.token_to_id(audio.row_token)
     config, text_state = vision.write_text(folder / "text.gguf", name, audio, rng)
     model = whole_model(audio, config, text_state, token, rng)
-    write_encoder(folder / "mmproj.gguf", model, tokenizer, llama_cpp)
+    write_encoder(folder / "mmproj.gguf", audio, model, tokenizer, llama_cpp)
     clips = []
     for samples in CLIPS:
         rows = rows_of(audio, model, samples)

@@ -1,19 +1,23 @@
 """Writes small vocabularies with the token ids of the libraries that trained them.
 
 Writes tests/fixtures/tokenizer/: two GGUF files, each with the texts (.inp) and ids (.out) in llama.cpp's layout, the first
-one's tokenizer.json, and models of SentencePiece with the ids of the same texts. Needs: gguf, sentencepiece, tokenizers.
+one's tokenizer.json, models of SentencePiece with the ids of the same texts, and a tekken.json with those of Mistral's library.
+Needs: gguf, mistral-common, sentencepiece, tokenizers.
 
 usage: python tests/generate/tokenizer_fixtures.py
 """
 
+import base64
 import contextlib
 import io
+import json
 import tempfile
 from pathlib import Path
 
 import gguf
 import sentencepiece
 import tokenizers
+from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "tokenizer"
@@ -93,8 +97,6 @@ def byte_level():
 
 
 def models_merges(tokenizer):
-    import json
-
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
     return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
 
@@ -170,6 +172,46 @@ def models_of_sentencepiece():
         path.with_suffix(".model.out").write_text("".join(lines))
 
 
+# How Mistral's vocabularies divide texts into words.
+WORDS = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SPECIAL = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AUDIO]", "[BEGIN_AUDIO]"]
+
+
+def tekken():
+    """The bytes and merges learnt from the corpus, of which the last are beyond the size of the vocabulary."""
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(tokenizers.Regex(WORDS), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])  # fmt: skip
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False))
+    byte_of = {character: byte for byte, character in characters_of_bytes().items()}
+    spelled = ["".join(merge.split(" ")) for merge in models_merges(tokenizer)]
+    ranks = [bytes([byte]) for byte in range(256)] + [bytes(byte_of[character] for character in token) for token in spelled]
+    config = dict(pattern=WORDS, num_vocab_tokens=len(ranks), default_vocab_size=len(ranks) + 6, default_num_special_tokens=10,
+                  version="v11")  # fmt: skip
+    path = FOLDER / "tekken.json"
+    path.write_text(json.dumps(dict(
+        config=config,
+        vocab=[dict(rank=rank, token_bytes=base64.b64encode(token).decode(), token_str=None) for rank, token in enumerate(ranks)],
+        special_tokens=[dict(rank=rank, token_str=token, is_control=True) for rank, token in enumerate(SPECIAL)])) + "\n")  # fmt: skip
+    of_mistral = Tekkenizer.from_file(path)
+    path.with_suffix(".json.inp").write_text("".join(text + SEPARATOR for text in TEXTS))
+    lines = (" ".join(map(str, of_mistral.encode(text, bos=False, eos=False))) + "\n" for text in TEXTS)
+    path.with_suffix(".json.out").write_text("".join(lines))
+
+
+def characters_of_bytes():
+    """The character of each byte in byte-level vocabularies."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    shifted = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(0x100 + index) for index, byte in enumerate(shifted)}
+
+
 def finish(writer):
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -181,3 +223,4 @@ if __name__ == "__main__":
     byte_level()
     sentence_piece()
     models_of_sentencepiece()
+    tekken()

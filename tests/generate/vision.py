@@ -6,7 +6,7 @@ LLAMA_CPP is a checkout of llama.cpp, whose converter writes the vision towers. 
 
 - `text.gguf`: the language model; `mmproj.gguf`: the tower and its projector
 - `mmproj-*.gguf`: the same values in other formats
-- `directory`: the tower as published on the Hugging Face Hub
+- `directory`: the tower, or the whole model, as published on the Hugging Face Hub
 - `expected.json`: of some images the text that stands for them, the colors of their tiles and their embedding rows; and the
   log-probabilities of a prompt with the first image
 """
@@ -40,6 +40,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 import families
+import hybrids
 import llama_likes
 import oracle
 import vocabulary
@@ -91,7 +92,10 @@ class Vision:
     # The type of its parts in the messages of chat templates.
     part: str = "image"
     images: tuple[tuple[int, int], ...] = IMAGES
-    has_directory: bool = True
+    # Whether the directory has the language model and its tokenizer too.
+    is_whole: bool = False
+    # Writes how media are prepared.
+    write_preprocessor: Callable[[Path, "Vision"], None] = lambda folder, vision: write_stated(folder, vision)
 
 
 def smolvlm_text(returned: dict, vision: Vision) -> str:
@@ -126,16 +130,56 @@ def internvl_changes(config: dict) -> None:
     config["max_dynamic_patch"] = 4
 
 
+def qwen2_changes(config: dict) -> None:
+    """The layout of the published models, which have the values of the language model next to the others."""
+    text = config.pop("text_config")
+    rope_parameters = text.pop("rope_parameters")
+    config.update({key: value for key, value in text.items() if key != "model_type"})
+    config["rope_theta"] = rope_parameters["rope_theta"]
+    config["rope_scaling"] = dict(type="mrope", mrope_section=rope_parameters["mrope_section"])
+    for key in ("rope_parameters", "hidden_act"):
+        del config["vision_config"][key]
+    config["vision_config"]["in_chans"] = config["vision_config"].pop("in_channels")
+
+
+def write_stated(folder: Path, vision: Vision) -> None:
+    """Only what the model states."""
+    (folder / "preprocessor_config.json").write_text(json.dumps(COLORS | (vision.preprocessor or {})) + "\n")
+
+
+def write_saved(folder: Path, vision: Vision) -> None:
+    """As transformers saves it alone."""
+    vision.processor.save_pretrained(folder)
+
+
+def write_with_pixels(folder: Path, vision: Vision) -> None:
+    """As Qwen 2 VL was published, with other names for the limits."""
+    write_saved(folder, vision)
+    path = folder / "preprocessor_config.json"
+    stated = json.loads(path.read_text())
+    size = stated.pop("size")
+    stated |= dict(min_pixels=size["shortest_edge"], max_pixels=size["longest_edge"])
+    path.write_text(json.dumps(stated) + "\n")
+
+
+def write_joined(folder: Path, vision: Vision) -> None:
+    """As transformers saves it with the whole processor."""
+    write_saved(folder, vision)
+    path = folder / "preprocessor_config.json"
+    (folder / "processor_config.json").write_text(json.dumps(dict(image_processor=json.loads(path.read_text()))) + "\n")
+    path.unlink()
+
+
 GEMMA_TOWER = TOWER | dict(image_size=56)
 # The converter knows numbers of the projector's tensors up to that of the last layer.
 INTERN_TOWER = TOWER | dict(num_hidden_layers=4, intermediate_size=48, image_size=[28, 28], patch_size=[7, 7], attention_bias=True)
-QWEN_TOWER = dict(depth=4, num_heads=4, patch_size=7, spatial_merge_size=2, temporal_patch_size=2)
+QWEN_TOWER = dict(depth=4, num_heads=2, patch_size=7, spatial_merge_size=2, temporal_patch_size=2)
 QWEN_PROCESSOR = Qwen2VLImageProcessorPil(
     size={"shortest_edge": 8 * 14**2, "longest_edge": 1280 * 14**2}, patch_size=7, merge_size=2, **COLORS)
 QWEN = dict(
     text_prefix="model.language_model.", special=["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"],
     placeholder="<|image_pad|>", row_token="<|image_pad|>", rows_of_tile=0, expanded=qwen_text, merge=2,
-    also_taken="image_grid_thw", marks_rows=True, marks="mm_token_type_ids", has_directory=False,
+    also_taken="image_grid_thw", marks_rows=True, marks="mm_token_type_ids", is_whole=True, write_preprocessor=write_saved,
 )  # fmt: skip
 MODELS = {
     "idefics3": Vision(
@@ -183,29 +227,31 @@ MODELS = {
         Checkpoint(families.MISTRAL, sizes(**TEXT, rms_norm_eps=1e-5, rope_parameters=rope()), {"*": Format.F16}),
         transformers.Mistral3ForConditionalGeneration,
         lambda text, token: transformers.Mistral3Config(
-            text_config=text, vision_config=transformers.PixtralVisionConfig(**TOWER | dict(num_hidden_layers=3, image_size=56, head_dim=8, hidden_act="silu")),
+            text_config=text, vision_config=transformers.PixtralVisionConfig(**TOWER | dict(
+                num_hidden_layers=3, hidden_size=16, intermediate_size=32, num_attention_heads=2, image_size=56, head_dim=8, hidden_act="silu")),
             image_token_index=token, spatial_merge_size=2, tie_word_embeddings=False),
         "model.language_model.",
         PixtralImageProcessorPil(size={"longest_edge": 56}, patch_size={"height": 14, "width": 14}, **COLORS),
         ["[IMG]", "[IMG_BREAK]", "[IMG_END]"],
         "[IMG]", "[IMG]", 0, pixtral_text, 2,
         also_taken="image_sizes",
-        has_directory=False,
+        is_whole=True,
+        write_preprocessor=write_saved,
     ),
     "qwen2vl": Vision(
-        Checkpoint(llama_likes.text_family(ARCH.QWEN2VL, "Qwen2VL"), sizes(**TEXT, rope_parameters=rope(mrope_section=[2, 1, 1])), {"*": Format.F16}),
+        Checkpoint(llama_likes.text_family(ARCH.QWEN2VL, "Qwen2VL"), sizes(**TEXT, rms_norm_eps=1e-6, rope_parameters=rope(mrope_section=[2, 1, 1])), {"*": Format.F16}),
         transformers.Qwen2VLForConditionalGeneration,
         lambda text, token: transformers.Qwen2VLConfig(
             text_config=text.to_dict(), image_token_id=token, tie_word_embeddings=False,
-            vision_config=QWEN_TOWER | dict(embed_dim=32, hidden_size=32, mlp_ratio=2)),
-        processor=QWEN_PROCESSOR, **QWEN,
+            vision_config=QWEN_TOWER | dict(embed_dim=16, hidden_size=32, mlp_ratio=2)),
+        processor=QWEN_PROCESSOR, changes=qwen2_changes, **QWEN | dict(write_preprocessor=write_with_pixels),
     ),
     "qwen2_5vl": Vision(
         Checkpoint(llama_likes.text_family(ARCH.QWEN2VL, "Qwen2_5_VL"), sizes(**TEXT, rope_parameters=rope(mrope_section=[2, 1, 1])), {"*": Format.F16}),
         transformers.Qwen2_5_VLForConditionalGeneration,
         lambda text, token: transformers.Qwen2_5_VLConfig(
             text_config=text.to_dict(), image_token_id=token, tie_word_embeddings=False,
-            vision_config=QWEN_TOWER | dict(hidden_size=32, intermediate_size=48, out_hidden_size=32,
+            vision_config=QWEN_TOWER | dict(hidden_size=16, intermediate_size=24, out_hidden_size=32,
                                             fullatt_block_indexes=[1, 3])),
         # Two windows beside each other, of which one is smaller.
         processor=QWEN_PROCESSOR, **QWEN | dict(images=((130, 30), *IMAGES[1:])),
@@ -216,9 +262,19 @@ MODELS = {
         transformers.Qwen3VLForConditionalGeneration,
         lambda text, token: transformers.Qwen3VLConfig(
             text_config=text.to_dict(), image_token_id=token, tie_word_embeddings=False,
-            vision_config=QWEN_TOWER | dict(hidden_size=32, intermediate_size=64, out_hidden_size=32,
+            vision_config=QWEN_TOWER | dict(hidden_size=16, intermediate_size=32, out_hidden_size=32,
                                             num_position_embeddings=16, deepstack_visual_indexes=[0, 2])),
-        processor=QWEN_PROCESSOR, **QWEN | dict(deep=2),
+        processor=QWEN_PROCESSOR, **QWEN | dict(deep=2, write_preprocessor=write_joined),
+    ),
+    "qwen3_5": Vision(
+        Checkpoint(hybrids.QWEN35, hybrids.delta(
+            **TEXT, rms_norm_eps=1e-6, layer_types=["linear_attention", "full_attention"], rope_parameters=hybrids.SECTIONS, tie_word_embeddings=False),
+            {"*": Format.F16}),
+        transformers.Qwen3_5ForConditionalGeneration,
+        lambda text, token: transformers.Qwen3_5Config(
+            text_config=text.to_dict(), image_token_id=token, tie_word_embeddings=False,
+            vision_config=QWEN_TOWER | dict(hidden_size=16, intermediate_size=32, out_hidden_size=32, num_position_embeddings=16)),
+        processor=QWEN_PROCESSOR, **QWEN | dict(write_preprocessor=write_joined),
     ),
     "llava": Vision(
         Checkpoint(families.LLAMA, sizes(**TEXT, rope_parameters=rope()), {"*": Format.F16}),
@@ -395,6 +451,12 @@ def write_clip(path: Path, vision: Vision, model: torch.nn.Module) -> None:
     writer.close()
 
 
+def with_own_tokens(config: dict) -> None:
+    """Replaces the tokens of published vocabularies by those of the tiny one."""
+    for values in (config, config.get("text_config", {})):
+        values.update({key: token for key, token in dict(bos_token_id=1, eos_token_id=2).items() if key in values})
+
+
 def write_tower(path: Path, vision: Vision, model: torch.nn.Module, tokenizer, llama_cpp: Path) -> None:
     """The file of the tower, and its directory without the language model."""
     with tempfile.TemporaryDirectory() as name:
@@ -402,28 +464,50 @@ def write_tower(path: Path, vision: Vision, model: torch.nn.Module, tokenizer, l
         folder = Path(name) / f"tiny-{path.parent.name}"
         model.save_pretrained(folder)
         config = json.loads((folder / "config.json").read_text())
+        with_own_tokens(config)
         vision.changes(config)
         old, new = vision.published
         weights = safetensors.torch.load_file(folder / "model.safetensors")
         weights = {new + name.removeprefix(old) if name.startswith(old) else name: values for name, values in weights.items()}
         safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         (folder / "config.json").write_text(json.dumps(config))
-        (folder / "preprocessor_config.json").write_text(json.dumps(COLORS | (vision.preprocessor or {})) + "\n")
-        tokenizer.save(str(folder / "tokenizer.json"))
-        (folder / "tokenizer_config.json").write_text("{}")
+        vision.write_preprocessor(folder, vision)
+        write_tokenizer(folder, tokenizer, vision)
         if vision.writes_own_file:
             write_clip(path, vision, model)
         else:
             convert(folder, path, llama_cpp)
-        if not vision.has_directory:
-            return
-        directory = path.parent / "directory"
-        directory.mkdir(exist_ok=True)
-        for kept in ("config.json", "preprocessor_config.json"):
-            shutil.copy(folder / kept, directory / kept)
-        tower = {name: values for name, values in weights.items() if not re.search("language_model|text_model|lm_head|head\\.", name)}
-        safetensors.torch.save_file(tower, directory / "model.safetensors", metadata={"format": "pt"})
-        (directory / "model.safetensors").chmod(0o644)
+        write_directory(path.parent / "directory", folder, weights, vision.is_whole)
+
+
+def write_tokenizer(folder: Path, tokenizer, vision: Vision) -> None:
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    (folder / "tokenizer_config.json").write_text("{}")
+    (folder / "chat_template.jinja").write_text(template(vision.placeholder, vision.part))
+
+
+OF_ENCODER = r"^(model\.)?(visual|vision_tower|vision_model|audio_tower|multi_modal_projector|connector)\."
+
+
+def stored(name: str, values: torch.Tensor) -> torch.Tensor:
+    """In half precision what the GGUF files have in half precision: matrices of language models, and convolutions of audio."""
+    is_half = "conv" in name and "patch" not in name if re.match(OF_ENCODER, name) else True
+    half = values.half() if is_half and values.ndim > 1 else values
+    assert torch.equal(half.float(), values), name
+    return half
+
+
+def write_directory(directory: Path, folder: Path, weights: dict[str, torch.Tensor], is_whole: bool) -> None:
+    """The encoder of a folder, or the whole model with its tokenizer."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    kept = ["config.json", "preprocessor_config.json", "processor_config.json"]
+    for name in kept + ["tokenizer.json", "chat_template.jinja"] * is_whole:
+        if (folder / name).exists() and (folder / name).read_text() != "{}\n":
+            shutil.copy(folder / name, directory / name)
+    weights = {name: stored(name, values) for name, values in weights.items() if is_whole or re.match(OF_ENCODER, name)}
+    safetensors.torch.save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    (directory / "model.safetensors").chmod(0o644)
 
 
 class Seen:
@@ -517,6 +601,7 @@ def generate(name: str, vision: Vision, llama_cpp: Path) -> None:
 def main(llama_cpp: Path, names: list[str]) -> None:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
+    hybrids.compute_serially()
     for name in names or MODELS:
         generate(name, MODELS[name], llama_cpp)
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cuelight_engine::engine::{
-    BLOCK_TOKENS, EmbeddingRows, Engine, LogitsWanted, Progress, SequenceRows, Step, StepId, TokenId,
+    BLOCK_TOKENS, EmbeddingRows, Engine, LogitsWanted, Progress, SequenceRows, SequenceState, Step, StepId, TokenId,
 };
 use cuelight_engine::load::{self, ActivationBits, ComputeDevice, Kernel, KvType, LoadOptions, Tuning, VulkanOptions};
 use cuelight_engine::media::MediaPart;
@@ -30,6 +30,11 @@ pub fn expected_in<T: DeserializeOwned>(kind: &str) -> Vec<(PathBuf, T)> {
         (folder, expected)
     };
     folders.into_iter().map(read).collect()
+}
+
+/// Whether a directory has a language model and its tokenizer next to the encoder.
+pub fn is_whole(directory: &Path) -> bool {
+    directory.join("tokenizer.json").exists()
 }
 
 /// The encoders of a file on two threads of the CPU.
@@ -119,6 +124,7 @@ fn log_probabilities(model: &Path, tokens: &[TokenId], given: &GivenRows) -> Vec
             embeddings: if is_given { vec![rows] } else { Vec::new() },
             sees_later: is_given && given.see_each_other,
             rope_positions: positions.copied().collect(),
+            state: SequenceState::in_place(engine.limits(), 0, first_position, run.len()),
             ..SequenceRows::default()
         };
         first_position += run.len() as u32;

@@ -19,6 +19,8 @@ pub(super) struct Config {
     root: Map<String, Value>,
     /// The values of `model_type`, first that of the text model.
     model_types: Vec<String>,
+    /// Whether the text model has an object of its own.
+    is_nested: bool,
 }
 
 /// The name that aliases give to the number of positions that a window has before a row.
@@ -30,6 +32,7 @@ impl Config {
             .map_err(|error| HuggingFaceFault::BadJson(error).in_file(path))?;
         let mut root = root.as_object().cloned().unwrap_or_default();
         let of_text = root.get("text_config").and_then(Value::as_object).cloned().unwrap_or_default();
+        let is_nested = !of_text.is_empty();
         let types = [&of_text, &root].into_iter().filter_map(|values| values.get("model_type")?.as_str());
         let model_types = types.map(str::to_owned).collect();
         for (key, value) in of_text {
@@ -37,7 +40,13 @@ impl Config {
                 root.insert(key, value);
             }
         }
-        Ok(Config { path: path.to_owned(), root, model_types })
+        Ok(Config { path: path.to_owned(), root, model_types, is_nested })
+    }
+
+    /// Whether the text model has an object of its own. Published ones often state only what differs from the defaults of
+    /// transformers.
+    pub(super) fn is_nested(&self) -> bool {
+        self.is_nested
     }
 
     /// Gives values the names that most configs have for them. An alias with a point is a key of an object.

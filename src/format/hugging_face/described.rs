@@ -8,7 +8,7 @@ use super::config::Config;
 use super::error::{HuggingFaceError, HuggingFaceFault};
 use super::families::{self, Family};
 use super::small_files::SmallFiles;
-use super::{half_layers, layer_sizes, ranking};
+use super::{half_layers, layer_sizes, layout, ranking};
 
 /// The sizes of latent attention. Configs of some models without it have them too.
 const LATENT_SIZES: [&str; 5] = ["kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"];
@@ -23,8 +23,8 @@ pub(super) struct Described {
 impl Described {
     /// Reads `config.json` of a directory.
     pub(super) fn read(path: &Path, small: &mut SmallFiles) -> Result<Self, HuggingFaceError> {
-        let config = small.bytes("config.json")?.ok_or_else(|| HuggingFaceFault::NoConfig.in_file(path))?;
-        let mut config = Config::parse(&path.join("config.json"), &config)?;
+        let mut config = Config::parse(&path.join("config.json"), &layout::config(path, small)?)?;
+        layout::check(path, &config, &layout::TEXT)?;
         half_layers::describe(&mut config);
         ranking::describe(&mut config)?;
         if config.get("use_mla") == Some(&Value::Bool(false)) {
@@ -33,6 +33,9 @@ impl Described {
         let (family, model_type) = family(&config)?;
         config.add_aliases(family.aliases);
         config.add_defaults(family.defaults);
+        if config.is_nested() {
+            config.add_defaults(family.nested_defaults);
+        }
         layer_sizes::describe(&mut config)?;
         Ok(Described { config, family, model_type })
     }

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use crate::format::safetensors::SafetensorsError;
 use crate::mapped_file::Change;
 
+/// The key that names the repository of a language model.
+pub(super) const TEXT_MODEL: &str = "text_model_id";
+
 /// Why a directory cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum HuggingFaceError {
@@ -44,8 +47,22 @@ pub enum HuggingFaceFault {
     WrongValue { key: String, found: String, wanted: String },
     #[error("model_type {found:?} is not supported from safetensors; supported are: {known}; a GGUF version may load")]
     UnknownModelType { found: String, known: String },
-    #[error("model_type {found:?} has no vision tower that is supported from safetensors; supported are: {known}")]
-    UnknownTower { found: String, known: String },
+    #[error(
+        "model_type {found:?} has no encoder of images or audio that is supported from safetensors; supported are: {known}"
+    )]
+    UnknownEncoder { found: String, known: String },
+    #[error("has neither a preprocessor_config.json nor an image_processor in processor_config.json")]
+    NoPreprocessor,
+    #[error(
+        "tensor {tensor:?} is packed with a factor or in an order of its own, which encoders are not computed with"
+    )]
+    EncoderWeights { tensor: String },
+    #[error(
+        "is in Mistral's own layout ({found}); the layout of Hugging Face is needed, with config.json and model.safetensors"
+    )]
+    LayoutOfMistral { found: &'static str },
+    #[error("lacks the weights of {id:?}, which {key} names: {remedy}")]
+    Elsewhere { key: &'static str, id: String, remedy: &'static str },
     #[error(
         "is quantized with {method:?}, which is not supported from safetensors; use unquantized weights or a GGUF version"
     )]
@@ -73,6 +90,15 @@ pub enum HuggingFaceFault {
     SameTensor { tensor: String, other: String },
     #[error("lacks expert {expert} of the tensors {tensors:?}")]
     MissingExpert { tensors: String, expert: usize },
+}
+
+impl HuggingFaceError {
+    /// Whether the directory has no language model, because that is elsewhere.
+    #[must_use]
+    pub fn lacks_language_model(&self) -> bool {
+        let HuggingFaceError::Directory { fault, .. } = self else { return false };
+        matches!(**fault, HuggingFaceFault::Elsewhere { key: TEXT_MODEL, .. })
+    }
 }
 
 impl HuggingFaceFault {

@@ -32,6 +32,8 @@ pub(super) struct Family {
     pub aliases: &'static [(&'static str, &'static str)],
     /// Values that published configs leave out.
     pub defaults: &'static [(&'static str, Literal)],
+    /// Values that published configs of models that also see or hear leave out of their text models.
+    pub nested_defaults: &'static [(&'static str, Literal)],
     /// Keys of its configs with the values that the architecture computes.
     pub requires: &'static [(&'static str, &'static [Literal])],
     /// Tensors of layers with one value, and the keys that GGUF files have for all layers.
@@ -73,6 +75,7 @@ pub(super) const PLAIN: Family = Family {
     outside: &[],
     aliases: &[],
     defaults: &[],
+    nested_defaults: &[],
     requires: &[],
     scalars: &[],
     factors: &[],
@@ -342,13 +345,52 @@ const FALCON_MAMBA_DEFAULTS: &[(&str, Literal)] = &[
     ("mamba_norms", Bool(true)),
 ];
 
+/// The sizes of the first Llama of 7 billion weights, on which LLaVA is based.
+const LLAMA_NESTED: &[(&str, Literal)] = &[
+    ("hidden_size", Number(4096.0)),
+    ("intermediate_size", Number(11_008.0)),
+    ("num_hidden_layers", Number(32.0)),
+    ("num_attention_heads", Number(32.0)),
+    ("max_position_embeddings", Number(2048.0)),
+    ("rms_norm_eps", Number(1e-6)),
+];
+
+/// The sizes that Pixtral has in common with the first Mistral.
+const MISTRAL_NESTED: &[(&str, Literal)] = &[
+    ("hidden_size", Number(4096.0)),
+    ("intermediate_size", Number(14_336.0)),
+    ("num_hidden_layers", Number(32.0)),
+    ("num_attention_heads", Number(32.0)),
+    ("num_key_value_heads", Number(8.0)),
+    ("rms_norm_eps", Number(1e-6)),
+];
+
+/// The sizes of Qwen of 7 billion weights, on which Qwen 2 Audio is based.
+const QWEN2_NESTED: &[(&str, Literal)] = &[
+    ("hidden_size", Number(4096.0)),
+    ("intermediate_size", Number(22_016.0)),
+    ("num_hidden_layers", Number(32.0)),
+    ("num_attention_heads", Number(32.0)),
+    ("max_position_embeddings", Number(32_768.0)),
+    ("rms_norm_eps", Number(1e-6)),
+];
+
+/// Where configs list the layers of the vision tower whose rows are added to the first layers.
+const QWEN3_VL_ALIASES: &[(&str, &str)] = &[("deepstack_layers", "vision_config.deepstack_visual_indexes")];
+
 /// Every family.
 pub(super) const FAMILIES: &[Family] = &[
-    Family { model_types: &["llama"], architecture: "llama", names: &[ROTARY], ..PLAIN },
-    Family { model_types: &["mistral"], architecture: "llama", names: &[ROTARY], ..PLAIN },
+    Family { model_types: &["llama"], architecture: "llama", names: &[ROTARY], nested_defaults: LLAMA_NESTED, ..PLAIN },
+    Family {
+        model_types: &["mistral"],
+        architecture: "llama",
+        names: &[ROTARY],
+        nested_defaults: MISTRAL_NESTED,
+        ..PLAIN
+    },
     Family { model_types: &["ministral3"], architecture: "mistral3", names: &[ROTARY], ..PLAIN },
     Family { model_types: &["mixtral"], architecture: "llama", names: &[ROTARY, MIXTRAL], ..PLAIN },
-    Family { model_types: &["qwen2"], architecture: "qwen2", ..PLAIN },
+    Family { model_types: &["qwen2"], architecture: "qwen2", nested_defaults: QWEN2_NESTED, ..PLAIN },
     Family { model_types: &["qwen2_moe"], architecture: "qwen2moe", ..PLAIN },
     Family { model_types: &["qwen3"], architecture: "qwen3", ..PLAIN },
     Family { model_types: &["qwen3_moe"], architecture: "qwen3moe", ..PLAIN },
@@ -751,11 +793,12 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     Family { model_types: &["qwen2_vl_text", "qwen2_vl"], architecture: "qwen2vl", ..PLAIN },
     Family { model_types: &["qwen2_5_vl_text", "qwen2_5_vl"], architecture: "qwen2vl", ..PLAIN },
-    Family { model_types: &["qwen3_vl_text", "qwen3_vl"], architecture: "qwen3vl", ..PLAIN },
+    Family { model_types: &["qwen3_vl_text", "qwen3_vl"], architecture: "qwen3vl", aliases: QWEN3_VL_ALIASES, ..PLAIN },
     Family {
         model_types: &["qwen3_vl_moe_text", "qwen3_vl_moe"],
         architecture: "qwen3vlmoe",
         names: &[TRANSPOSED_EXPERTS],
+        aliases: QWEN3_VL_ALIASES,
         ..PLAIN
     },
     Family {

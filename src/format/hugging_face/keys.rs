@@ -129,6 +129,7 @@ impl<'a> Keys<'a> {
         keys.half_layers()?;
         keys.windows()?;
         keys.indexers()?;
+        keys.deep_layers()?;
         keys.rope(family.rotated_parts)?;
         keys.scales()?;
         keys.recurrent_width_and_scoring()?;
@@ -447,6 +448,15 @@ impl<'a> Keys<'a> {
         let Some(kinds) = self.config.list("indexer_types")? else { return Ok(()) };
         let own: Vec<bool> = kinds.iter().map(|kind| kind.as_str() == Some("full")).collect();
         self.add("attention.indexer.types", &own[..]);
+        Ok(())
+    }
+
+    /// How many layers add rows of the vision tower.
+    fn deep_layers(&mut self) -> Result<(), HuggingFaceError> {
+        let layers = self.config.list("deepstack_layers")?.map_or(0, Vec::len);
+        if layers > 0 {
+            self.add("n_deepstack_layers", u32::try_from(layers).unwrap_or(u32::MAX));
+        }
         Ok(())
     }
 

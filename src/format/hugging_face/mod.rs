@@ -15,14 +15,15 @@
 //! - `adapter`: where adapters find a module's weight
 //! - `sentence`: how embeddings are made; `ranking`: which models are rerankers
 //! - [`text`]: tokenizer, chat template, tokens that end a text; `pieces`: what belongs to a `tokenizer.model`
-//! - `vision`: the tower of a model that sees images
-//! - `small_files`: the files other than weights
+//! - `encoders`: the encoder of a model that also sees or hears
+//! - `layout`: the files that hold a model; `small_files`: the files other than weights
 
 mod adapter;
 mod config;
 mod denoising;
 mod derived;
 mod described;
+mod encoders;
 mod error;
 mod families;
 mod family_rules;
@@ -31,6 +32,7 @@ mod float8;
 mod half_layers;
 mod keys;
 mod layer_sizes;
+mod layout;
 mod names;
 mod normal_float4;
 mod nvfp4;
@@ -51,7 +53,6 @@ mod stored;
 mod table;
 mod text;
 mod transform;
-mod vision;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -73,7 +74,6 @@ use table::{Entry, Table, computed};
 pub use text::Text;
 
 use crate::format::gguf::{GgufError, GgufFault, Metadata, TensorInfo, Value};
-use crate::format::safetensors::Safetensors;
 use crate::format::sampling;
 use crate::mapped_file::ModelFiles;
 use crate::sample::RecommendedSampling;
@@ -102,17 +102,18 @@ impl Directory {
         let of_modelopt = small.json("hf_quant_config.json")?;
         let scheme = scheme::read(&config, of_modelopt.as_ref())?;
         let mut keys = Keys::of(&config, family, &name_of(path))?;
-        let files = Safetensors::open(path)?;
+        let files = layout::weights(path)?;
         let is_tied = config.bool("tie_word_embeddings")?.unwrap_or(false);
         let (n_layers, heads) = (keys.layers()?, HeadCounts::read(&config)?);
         let stored = stored(&files, scheme.as_deref())?;
         let unit_rows = family.unit_rows_of(&config);
+        let fate = |name: &str| names::fate(family, n_layers, name);
         let table = Table {
             files: &files,
             stored: &stored,
             family,
             model_type: &model_type,
-            n_layers,
+            fate: &fate,
             heads,
             is_tied,
             unit_rows,

@@ -221,7 +221,7 @@ pub(super) fn fate(family: &Family, n_layers: usize, name: &str) -> Fate {
 }
 
 /// The targets of a name by the first table that has it, with `before` put before their names.
-fn targets(tables: &[&[Rule]], name: &str, before: &str) -> Vec<Target> {
+pub(super) fn targets(tables: &[&[Rule]], name: &str, before: &str) -> Vec<Target> {
     let named = |(stored, expert, ops)| Target { name: format!("{before}{stored}"), expert, ops };
     let of_table = |table: &&[Rule]| table.iter().filter_map(|rule| applied(rule, name)).map(named).collect::<Vec<_>>();
     tables.iter().map(of_table).find(|found| !found.is_empty()).unwrap_or_default()

@@ -9,6 +9,7 @@ use cuelight_shaders::weight::SharedBytes;
 use super::described::Described;
 use super::error::HuggingFaceError;
 use super::families::Family;
+use super::layout;
 use super::names::{Fate, Target, fate};
 use super::rules::Op;
 use super::scheme;
@@ -70,7 +71,7 @@ impl Origins {
         let mut small = SmallFiles::new(path.to_owned());
         let Described { config, family, .. } = Described::read(path, &mut small)?;
         let is_quantized = scheme::read(&config, small.json("hf_quant_config.json")?.as_ref())?.is_some();
-        let files = Safetensors::open(path)?;
+        let files = layout::weights(path)?;
         let (n_layers, heads) = (config.size("num_hidden_layers")?, HeadCounts::read(&config)?);
         let uses = |tensor: &Tensor| match fate(family, n_layers, &tensor.name) {
             Fate::Targets(targets) => targets.into_iter().map(|target| used(target, tensor, family, &heads)).collect(),

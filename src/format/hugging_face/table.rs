@@ -9,7 +9,7 @@ use cuelight_shaders::weight::SharedBytes;
 use super::derived::{Derived, Part};
 use super::error::{HuggingFaceError, HuggingFaceFault};
 use super::families::Family;
-use super::names::{Fate, Target, fate};
+use super::names::{Fate, Target};
 use super::rules::Op;
 use super::steps::{HeadCounts, step};
 use super::stored::Stored;
@@ -37,7 +37,8 @@ pub(super) struct Table<'a> {
     pub stored: &'a [Stored<'a>],
     pub family: &'static Family,
     pub model_type: &'a str,
-    pub n_layers: usize,
+    /// What becomes of a tensor with this name.
+    pub fate: &'a dyn Fn(&str) -> Fate,
     pub heads: HeadCounts,
     /// Whether the output matrix is the embedding, even if the files have another.
     pub is_tied: bool,
@@ -66,7 +67,7 @@ impl Table<'_> {
             if self.is_tied && OUTPUTS.iter().any(|output| tensor.name.ends_with(output)) {
                 continue;
             }
-            let Some(targets) = choose(fate(self.family, self.n_layers, &tensor.name)) else { continue };
+            let Some(targets) = choose((self.fate)(&tensor.name)) else { continue };
             if targets.is_empty() {
                 let (tensor_name, model_type) = (tensor.name.clone(), self.model_type.to_owned());
                 return Err(self.fault(tensor, HuggingFaceFault::UnknownTensor { tensor: tensor_name, model_type }));

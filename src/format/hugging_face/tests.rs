@@ -11,10 +11,10 @@ use crate::checkpoint;
 use crate::format::gguf::Metadata;
 
 /// The name, type and shape of a tensor.
-type TensorSpec<'a> = (&'a str, &'a str, &'a [usize]);
+pub(super) type TensorSpec<'a> = (&'a str, &'a str, &'a [usize]);
 
 /// A safetensors file of zeros.
-fn safetensors(tensors: &[TensorSpec<'_>]) -> Vec<u8> {
+pub(super) fn safetensors(tensors: &[TensorSpec<'_>]) -> Vec<u8> {
     let (mut header, mut end) = (serde_json::Map::new(), 0);
     for (name, dtype, shape) in tensors {
         let size = match *dtype {
@@ -99,6 +99,17 @@ fn values_of_text_models_come_first() {
     let directory = open(&nested);
     assert_eq!(directory.str("general.architecture").unwrap(), "gemma3");
     assert_eq!(directory.u32("gemma3.embedding_length").unwrap(), 8);
+}
+
+#[test]
+fn text_models_within_another_may_state_only_what_differs() {
+    let text = json!({ "model_type": "qwen2", "intermediate_size": 11_008, "max_position_embeddings": 8192, "vocab_size": 16 });
+    let directory = open(&json!({ "model_type": "qwen2_audio", "audio_config": {}, "text_config": text }));
+    let keys = ["block_count", "embedding_length", "attention.head_count", "feed_forward_length", "context_length"];
+    let found = keys.map(|key| directory.u32(&format!("qwen2.{key}")).unwrap());
+    assert_eq!(found, [32, 4096, 32, 11_008, 8192]);
+    let error = error_of(&text, TENSORS);
+    assert!(error.contains("lacks the key \"num_hidden_layers\""), "{error}");
 }
 
 #[test]
@@ -850,6 +861,22 @@ fn a_model_of_sentencepiece_is_the_tokenizer_where_there_is_no_other() {
     write("added_tokens.json", json!({}));
     let error = open().text().memory_bytes().unwrap_err().to_string();
     assert!(error.contains("tokenizer.model: not a usable model of SentencePiece"), "{error}");
+}
+
+#[test]
+fn a_tekken_json_is_the_tokenizer_where_there_is_no_tokenizer_json() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/tokenizer");
+    let folder = folder(&config(), TENSORS);
+    std::fs::copy(fixtures.join("tekken.json"), folder.path().join("tekken.json")).unwrap();
+    let directory = Directory::open(folder.path()).unwrap();
+    assert!(directory.text().memory_bytes().unwrap() > 100_000);
+    let tokenizer = directory.text().tokenizer().unwrap();
+    assert_eq!((tokenizer.bos(), tokenizer.encode("</s>", true, true).unwrap()), (Some(1), vec![1, 2]));
+    std::fs::write(folder.path().join("tekken.json"), "{}").unwrap();
+    let error = Directory::open(folder.path()).unwrap().text().tokenizer().map(drop).unwrap_err().to_string();
+    assert!(error.contains("tekken.json: not a usable tekken.json: missing field"), "{error}");
+    std::fs::copy(fixtures.join("tokenizer.json"), folder.path().join("tokenizer.json")).unwrap();
+    assert!(Directory::open(folder.path()).unwrap().text().tokenizer().is_ok());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The text side of a directory: its tokenizer, its chat template, and the tokens that end a text.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,6 +17,9 @@ use crate::mapped_file::MappedFile;
 
 /// The file of a tokenizer.
 const JSON: &str = "tokenizer.json";
+
+/// The file of a tokenizer of Mistral's own programs.
+const TEKKEN: &str = "tekken.json";
 
 /// The file of a tokenizer of SentencePiece, which is used where there is no other.
 const PIECES: &str = "tokenizer.model";
@@ -43,6 +47,8 @@ enum Vocabulary {
     Nothing,
     /// A `tokenizer.json`.
     Json(Arc<MappedFile>),
+    /// A `tekken.json`.
+    Tekken(Arc<MappedFile>),
     /// A `tokenizer.model`, and what other files state about it.
     Pieces(Arc<MappedFile>, Box<PieceSettings>),
 }
@@ -63,15 +69,15 @@ impl Text {
             ends: if ends.is_empty() { tokens(config.get("eos_token_id")) } else { ends },
             adds_bos: stated.get("add_bos_token") == Some(&Json::Bool(true)),
         };
-        let (name, tokenizer) = match files.map(JSON, MOST_TOKENIZER_BYTES)? {
-            Some(json) => (JSON, Vocabulary::Json(json)),
-            None => match files.map(PIECES, MOST_MODEL_BYTES)? {
-                Some(model) => {
-                    let settings = pieces::settings(folder, &stated, settings.ends.clone(), files)?;
-                    (PIECES, Vocabulary::Pieces(model, Box::new(settings)))
-                }
-                None => (JSON, Vocabulary::Nothing),
-            },
+        let (name, tokenizer) = if let Some(json) = files.map(JSON, MOST_TOKENIZER_BYTES)? {
+            (JSON, Vocabulary::Json(json))
+        } else if let Some(tekken) = files.map(TEKKEN, MOST_TOKENIZER_BYTES)? {
+            (TEKKEN, Vocabulary::Tekken(tekken))
+        } else if let Some(model) = files.map(PIECES, MOST_MODEL_BYTES)? {
+            let settings = pieces::settings(folder, &stated, settings.ends.clone(), files)?;
+            (PIECES, Vocabulary::Pieces(model, Box::new(settings)))
+        } else {
+            (JSON, Vocabulary::Nothing)
         };
         Ok(Text { path: folder.join(name), tokenizer, settings, templates: templates(&stated, files)? })
     }
@@ -79,11 +85,11 @@ impl Text {
     /// Builds the tokenizer.
     ///
     /// # Errors
-    /// [`TokenizerError`] when the directory has neither a `tokenizer.json` nor a `tokenizer.model`, or it cannot be used.
+    /// [`TokenizerError`] when the directory has no file of a tokenizer, or it cannot be used.
     pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
         match self.pieces() {
             Some(pieces) => pieces.tokenizer(),
-            None => Tokenizer::from_json_with(&self.path, self.json()?, &self.settings),
+            None => Tokenizer::from_json_with(&self.path, &self.json()?, &self.settings),
         }
     }
 
@@ -93,12 +99,17 @@ impl Text {
         Some(PieceFile { path: &self.path, bytes: (**mapped).as_ref(), settings })
     }
 
-    /// The content of `tokenizer.json`.
-    fn json(&self) -> Result<&str, TokenizerError> {
-        let Vocabulary::Json(mapped) = &self.tokenizer else {
-            return Err(self.fault("the file is missing".to_owned()));
-        };
-        str::from_utf8((**mapped).as_ref()).map_err(|error| self.fault(error.to_string()))
+    /// The content of `tokenizer.json`, or what it would be.
+    fn json(&self) -> Result<Cow<'_, str>, TokenizerError> {
+        match &self.tokenizer {
+            Vocabulary::Json(mapped) => Ok(self.utf8(mapped)?.into()),
+            Vocabulary::Tekken(mapped) => Ok(Tokenizer::json_of_tekken(&self.path, self.utf8(mapped)?)?.into()),
+            Vocabulary::Pieces(..) | Vocabulary::Nothing => Err(self.fault("the file is missing".to_owned())),
+        }
+    }
+
+    fn utf8<'a>(&self, mapped: &'a MappedFile) -> Result<&'a str, TokenizerError> {
+        str::from_utf8(mapped.as_ref()).map_err(|error| self.fault(error.to_string()))
     }
 
     /// Adds the tokenizer's keys to a GGUF file with `n_tokens` rows in its embedding.
@@ -108,7 +119,7 @@ impl Text {
     pub fn add_keys(&self, n_tokens: usize, file: GgufBuilder) -> Result<GgufBuilder, TokenizerError> {
         match self.pieces() {
             Some(pieces) => pieces.add_keys(n_tokens, file),
-            None => gguf_keys::add(&self.path, self.json()?, &self.settings, n_tokens, file),
+            None => gguf_keys::add(&self.path, &self.json()?, &self.settings, n_tokens, file),
         }
     }
 
@@ -119,7 +130,9 @@ impl Text {
     pub fn memory_bytes(&self) -> Result<u64, TokenizerError> {
         match (&self.tokenizer, self.pieces()) {
             (_, Some(pieces)) => pieces.memory_bytes(),
-            (Vocabulary::Json(mapped), None) => Ok((**mapped).as_ref().len() as u64 * BYTES_OF_BYTE),
+            (Vocabulary::Json(mapped) | Vocabulary::Tekken(mapped), None) => {
+                Ok((**mapped).as_ref().len() as u64 * BYTES_OF_BYTE)
+            }
             (_, None) => Ok(0),
         }
     }

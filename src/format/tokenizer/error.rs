@@ -54,6 +54,14 @@ pub enum TokenizerError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A `tekken.json` that cannot be used.
+    #[error("{}: not a usable tekken.json: {reason}", .path.display())]
+    Tekken {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A `tokenizer.model` that cannot be used.
     #[error("{}: not a usable model of SentencePiece: {reason}", .path.display())]
     SentencePiece {

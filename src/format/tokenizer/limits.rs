@@ -13,6 +13,9 @@ const SEARCHED_BYTES_TOTAL_MAX: usize = 4 << 20;
 /// Most merges. The longest real list has half a million.
 const MERGES_MAX: usize = 1 << 23;
 
+/// Most bytes of tokens, each counted once for each place where it can be divided. Real vocabularies have some ten million.
+const DIVIDED_BYTES_MAX: usize = 1 << 30;
+
 fn at_most(what: impl FnOnce() -> String, found: usize, unit: &'static str, most: usize) -> Result<(), TokenizerError> {
     if found > most { Err(TokenizerError::TooLong { what: what(), found, unit, most }) } else { Ok(()) }
 }
@@ -40,4 +43,10 @@ pub(super) fn check_searched<'a>(spellings: impl Iterator<Item = (usize, &'a str
 /// Checks the number of merges.
 pub(super) fn check_merges(merges: usize) -> Result<(), TokenizerError> {
     at_most(|| "the list of merges".to_owned(), merges, "entries", MERGES_MAX)
+}
+
+/// Checks the lengths of tokens that are divided at each place.
+pub(super) fn check_divisions(mut lengths: impl Iterator<Item = usize>) -> Result<(), TokenizerError> {
+    let bytes = lengths.try_fold(0usize, |sum, length| sum.checked_add(length.checked_mul(length)?));
+    at_most(|| "the divided tokens".to_owned(), bytes.unwrap_or(usize::MAX), "bytes", DIVIDED_BYTES_MAX)
 }

@@ -16,6 +16,7 @@
 //! - [`gguf_keys`]: a `tokenizer.json` as the keys of a GGUF file
 //! - [`piece_keys`], [`sentence_piece_model`]: a `tokenizer.model` as the keys of a GGUF file
 //! - `normalization`: what SentencePiece changes in a text before it is divided
+//! - `tekken`: a `tekken.json` as a `tokenizer.json`
 //! - [`json`]: runs a `tokenizer.json` with the `tokenizers` crate
 
 pub(crate) mod byte_level;
@@ -34,6 +35,7 @@ mod sentence_piece;
 mod sentence_piece_model;
 mod special;
 mod stream;
+mod tekken;
 mod unigram;
 mod vocabulary;
 mod word_piece;
@@ -232,6 +234,17 @@ impl Tokenizer {
     /// [`TokenizerError::Json`] when the text cannot be parsed.
     pub fn from_json_with(name: impl AsRef<Path>, text: &str, settings: &JsonSettings) -> Result<Self, TokenizerError> {
         json::parse(name.as_ref(), text, settings).map(Self::of_json)
+    }
+
+    /// The text of a `tokenizer.json` with the tokens of a `tekken.json`. Errors show `path` as the file.
+    ///
+    /// # Errors
+    /// [`TokenizerError`] when the text cannot be used.
+    pub fn json_of_tekken(path: &Path, text: &str) -> Result<String, TokenizerError> {
+        tekken::to_json(text).map_err(|fault| match fault {
+            tekken::Fault::Content(reason) => TokenizerError::Tekken { path: path.to_owned(), reason },
+            tekken::Fault::Long(error) => error,
+        })
     }
 
     fn of_json(loaded: json::Loaded) -> Self {

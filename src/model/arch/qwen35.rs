@@ -6,7 +6,7 @@ use super::family::{AttentionSpec, AxesOrder, Family, Gate, HeadOrder, Norms, Qk
 
 pub(super) const FAMILY: Family = Family {
     architecture: "qwen35",
-    models: "Qwen 3.5, 3.6 and 3.8 (text)",
+    models: "Qwen 3.5, 3.6 and 3.8",
     norms: Norms::BeforeButNamedAfter,
     attention: AttentionSpec {
         qk_norm: QkNorm::Always(QkNormKind::Heads),

@@ -23,7 +23,7 @@ pub(super) const FAMILY: Family = Family {
     merge: 1,
     deep_head: &[],
     head: &[HeadOp::OptionalByValue("mm.patch_merger"), HeadOp::Linear("mm.1"), HeadOp::Gelu, HeadOp::Linear("mm.2")],
-    division: |keys| Division::Proportional { longest: keys.side, multiple: keys.multiple },
+    division: |keys| Division::Proportional { longest: keys.longest.unwrap_or(keys.side), multiple: keys.multiple },
     filter: Filter::Bicubic,
     placeholder: "[IMG]",
     row_token: "[IMG]",
