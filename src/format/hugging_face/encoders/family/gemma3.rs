@@ -1,8 +1,8 @@
 //! Gemma 3.
 
-use super::super::super::rules::Op;
 use super::super::spec::{Activation, EncoderFamily, Source};
 use super::vit;
+use crate::format::hugging_face::rules::Op;
 use crate::media::MediaKind;
 
 pub(super) const FAMILY: EncoderFamily = EncoderFamily {

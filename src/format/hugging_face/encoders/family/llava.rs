@@ -1,9 +1,9 @@
 //! LLaVA 1.5.
 
-use super::super::super::rules::Literal::Text;
-use super::super::super::rules::Rule;
 use super::super::spec::{Activation, EncoderFamily, Place, Requirement, Source};
 use super::vit;
+use crate::format::hugging_face::rules::Literal::Text;
+use crate::format::hugging_face::rules::Rule;
 use crate::media::MediaKind;
 
 /// The two matrices of its projector, with a GELU between them.

@@ -1,11 +1,11 @@
 //! Pixtral and Mistral Small 3.1, whose towers differ in the squares of patches that become one row.
 
-use super::super::super::rules::Literal::{Number, Text};
-use super::super::super::rules::{Heads, Op};
 use super::super::spec::{
     Activation, BLOCK_COUNT, EncoderFamily, HEAD_COUNT, KeyRule, Part, Place, Prepared, Requirement, Source,
 };
 use super::{llava, vit};
+use crate::format::hugging_face::rules::Literal::{Number, Text};
+use crate::format::hugging_face::rules::{Heads, Op};
 use crate::media::MediaKind;
 
 const KEYS: &[KeyRule] = &[

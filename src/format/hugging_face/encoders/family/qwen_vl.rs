@@ -1,11 +1,11 @@
 //! Qwen 2 VL, 2.5 VL, 3 VL and 3.5. Their kernels of patches cover two frames; those of an image are alike.
 
-use super::super::super::rules::Literal::Number;
-use super::super::super::rules::{Op, Rule};
 use super::super::spec::{
     Activation, BLOCK_COUNT, EncoderFamily, HEAD_COUNT, KeyRule, Part, Place, Prepared, Requirement, Source,
 };
 use super::vit;
+use crate::format::hugging_face::rules::Literal::Number;
+use crate::format::hugging_face::rules::{Op, Rule};
 use crate::media::MediaKind;
 
 /// The limits on pixels under their old and their new names, else those of configs without them.

@@ -1,8 +1,8 @@
 //! Ultravox 0.5 and later, which have a norm in the middle of the projector.
 
-use super::super::super::rules::Literal::{Bool, Text};
 use super::super::spec::{EncoderFamily, Place, Requirement, Source};
 use super::whisper;
+use crate::format::hugging_face::rules::Literal::{Bool, Text};
 use crate::media::MediaKind;
 
 pub(super) const FAMILY: EncoderFamily = EncoderFamily {

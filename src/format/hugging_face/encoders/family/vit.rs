@@ -1,8 +1,8 @@
 //! What the vision towers of several families have alike.
 
-use super::super::super::rules::Literal::{Bool, Number};
-use super::super::super::rules::Rule;
 use super::super::spec::{BLOCK_COUNT, HEAD_COUNT, KeyRule, Part, Place, Requirement, Source};
+use crate::format::hugging_face::rules::Literal::{Bool, Number};
+use crate::format::hugging_face::rules::Rule;
 
 /// The key of a GGUF file for the exact GELU, or the GELU of the family.
 pub(super) const GELU: Option<&str> = Some("clip.use_gelu");

@@ -1,8 +1,8 @@
 //! Voxtral. As many neighbouring rows become one as make the width of the feed-forwards.
 
-use super::super::super::rules::Literal::Text;
 use super::super::spec::{BLOCK_COUNT, EncoderFamily, HEAD_COUNT, Place, Requirement, Source};
 use super::whisper;
+use crate::format::hugging_face::rules::Literal::Text;
 use crate::media::MediaKind;
 
 pub(super) const FAMILY: EncoderFamily = EncoderFamily {

@@ -1,8 +1,8 @@
 //! What the encoders of Whisper have alike.
 
-use super::super::super::rules::Literal::{Bool, Number};
-use super::super::super::rules::Rule;
 use super::super::spec::{Activation, BLOCK_COUNT, HEAD_COUNT, KeyRule, Part, Place, Requirement, Source};
+use crate::format::hugging_face::rules::Literal::{Bool, Number};
+use crate::format::hugging_face::rules::Rule;
 
 /// The only activation.
 pub(super) const ACTIVATION: Activation = Activation { key: "activation_function", known: &[("gelu", None)] };
