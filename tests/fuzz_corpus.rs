@@ -61,6 +61,11 @@ fn tokenizer_model() {
 }
 
 #[test]
+fn tokenizer_tekken() {
+    check("tokenizer_tekken");
+}
+
+#[test]
 fn chat_template() {
     check("chat_template");
 }

@@ -13,6 +13,7 @@ mod sse;
 mod tokenizer_gguf;
 mod tokenizer_json;
 mod tokenizer_model;
+mod tokenizer_tekken;
 
 /// A target: the name of its corpus folder, and its function.
 pub type Target = (&'static str, fn(&[u8]));
@@ -24,6 +25,7 @@ pub const TARGETS: &[Target] = &[
     ("tokenizer_gguf", tokenizer_gguf::run),
     ("tokenizer_json", tokenizer_json::run),
     ("tokenizer_model", tokenizer_model::run),
+    ("tokenizer_tekken", tokenizer_tekken::run),
     ("chat_template", chat_template::run),
     ("chat_body", api::run_chat),
     ("completions_body", api::run_completions),
