@@ -47,8 +47,7 @@ pub(super) fn staging_buffer(
     bytes: u64,
     is_direct: bool,
 ) -> Result<Option<HostBuffer>, VulkanError> {
-    let is_needed = !is_direct && bytes > 0;
-    is_needed.then(|| HostBuffer::new(device, "staged values", bytes)).transpose()
+    (!is_direct).then(|| HostBuffer::new(device, "staged values", bytes)).transpose()
 }
 
 impl Transfer {
