@@ -101,12 +101,12 @@ async fn smollm2_stays_within_its_plan() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
-async fn gemma3_stays_within_its_plan() {
+async fn gemma_3_stays_within_its_plan() {
     peaks_stay_within_the_plan(MODELS[1]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
-async fn qwen2_stays_within_its_plan() {
+async fn qwen2_5_coder_stays_within_its_plan() {
     peaks_stay_within_the_plan(MODELS[2]).await;
 }

@@ -95,12 +95,12 @@ fn sample(checkpoints: Vec<Expected>, interval: usize) -> Vec<Expected> {
 
 #[test]
 fn checkpoints_agree_with_transformers_with_a_float32_cache() {
-    agree_with_transformers(sample(checkpoints(), 9), KvType::F32);
+    agree_with_transformers(sample(checkpoints(), 18), KvType::F32);
 }
 
 #[test]
 fn checkpoints_agree_with_transformers_with_a_float16_cache() {
-    agree_with_transformers(sample(checkpoints(), 15), KvType::F16);
+    agree_with_transformers(sample(checkpoints(), 30), KvType::F16);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn experts_streamed_for_a_prompt_agree_with_transformers() {
     });
 }
 
-/// Checks a fifth of the models with experts, all of these on the host, and a cache of `slots` experts on the device. `counted`
+/// Checks a tenth of the models with experts, all of these on the host, and a cache of `slots` experts on the device. `counted`
 /// checks the counts.
 fn agree_with_a_cache_of(slots: u64, expert_streaming: ExpertStreaming, counted: fn(&ExpertCounts) -> bool) {
     if !has_device() {
@@ -168,7 +168,7 @@ fn agree_with_a_cache_of(slots: u64, expert_streaming: ExpertStreaming, counted:
     }
     let with_experts = checkpoints().into_iter().filter(|expected| has_experts(&expected.model)).collect();
     let mut failures = Vec::new();
-    for (index, expected) in sample(with_experts, 5).into_iter().enumerate() {
+    for (index, expected) in sample(with_experts, 10).into_iter().enumerate() {
         let rounded = has_matrices() && expected.formats != ["F32"];
         let options = LoadOptions {
             device: ComputeDevice::Vulkan(0).into(),

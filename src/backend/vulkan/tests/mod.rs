@@ -50,7 +50,7 @@ fn shared_device() -> Option<Arc<Device>> {
 /// Some of the cases: the first, the last, and one in `SAMPLE` of the others. Compiling their shaders takes a software device
 /// minutes, so all cases run in the slow tier only. The choice changes from day to day; the seed is printed.
 fn sampled(cases: Vec<Case>) -> Vec<Case> {
-    const SAMPLE: u64 = 12;
+    const SAMPLE: u64 = 24;
     let seed = test_seed();
     println!("cases are sampled with the seed {seed}");
     let last = cases.len().saturating_sub(1);
