@@ -58,10 +58,10 @@ fn sampled(cases: Vec<Case>) -> Vec<Case> {
     cases.into_iter().enumerate().filter(|(index, _)| is_in_sample(index)).map(|(_, case)| case).collect()
 }
 
-/// Every second case: those of even or of odd numbers, which alternate from day to day.
-fn half_of<T>(cases: Vec<T>, with_odd: bool) -> Vec<T> {
-    let parity = usize::from((test_seed() % 2 == 1) != with_odd);
-    cases.into_iter().enumerate().filter(|(index, _)| index % 2 == parity).map(|(_, case)| case).collect()
+/// One of `parts` equal parts of the cases, which take turns from day to day. On a day each `turn` has another part.
+fn part_of<T>(cases: Vec<T>, parts: usize, turn: usize) -> Vec<T> {
+    let first = (test_seed() as usize + turn) % parts;
+    cases.into_iter().skip(first).step_by(parts).collect()
 }
 
 /// The shared device, if it has cooperative matrices. Few devices do, so this prints `SKIPPED` but never fails.
