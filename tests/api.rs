@@ -348,6 +348,57 @@ async fn a_logit_bias_excludes_a_token() {
     assert!(ids.iter().all(|id| json!(id) != whole["choices"][0]["token_ids"][0]), "{ids:?}");
 }
 
+/// The text of a completion, greedily.
+async fn text_of(server: &Server, mut more: Value) -> String {
+    more["temperature"] = json!(0);
+    server.ok(COMPLETIONS, &completion(more)).await["choices"][0]["text"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn bad_words_never_appear_and_only_allowed_tokens_do() {
+    let server = Server::start(tireless()).await;
+    let text = text_of(&server, json!({})).await;
+    let word: String = text.trim_start().chars().take(3).collect();
+    for streams in [1, 4] {
+        // Several answers and drafts have the same rule.
+        let more =
+            json!({ "bad_words": [word, "\u{0}"], "n": streams, "prediction": { "type": "content", "content": text } });
+        let other = text_of(&server, more).await;
+        assert!(!other.contains(&word) && other != text && !other.is_empty(), "{word:?} in {other:?}");
+    }
+    let some = text_of(&server, json!({ "allowed_token_ids": [97, 98, 97] })).await;
+    assert!(!some.is_empty() && some.chars().all(|letter| letter == 'a' || letter == 'b'), "{some:?}");
+    assert_eq!(text_of(&server, json!({ "allowed_token_ids": [], "bad_words": [] })).await, text);
+    for (more, param) in [
+        (json!({ "bad_words": [""] }), "bad_words[0]"),
+        (json!({ "bad_words": 5 }), "bad_words"),
+        (json!({ "bad_words": ["a"], "structured_outputs": { "regex": "a+" } }), "bad_words"),
+        (json!({ "allowed_token_ids": [97], "structured_outputs": { "regex": "a+" } }), "allowed_token_ids"),
+        (json!({ "allowed_token_ids": [999_999] }), "allowed_token_ids"),
+        (json!({ "allowed_token_ids": ["a"] }), "allowed_token_ids[0]"),
+    ] {
+        let answer = server.post(COMPLETIONS, &completion(more)).await;
+        assert_error(&answer, 400, "invalid_request_error", "invalid_value", Some(param));
+    }
+}
+
+#[tokio::test]
+async fn a_dynamic_temperature_changes_what_is_drawn() {
+    let server = Server::start(tireless()).await;
+    let drawn = async |more: Value| {
+        let whole = server.ok(COMPLETIONS, &completion(more)).await;
+        whole["choices"][0]["text"].as_str().unwrap().to_owned()
+    };
+    let plain = drawn(json!({ "temperature": 1, "seed": 3 })).await;
+    let dynamic = json!({ "temperature": 1, "seed": 3, "dynatemp_range": 0.9, "dynatemp_exponent": 2 });
+    assert_eq!(drawn(dynamic.clone()).await, drawn(dynamic).await);
+    // The exponent 0 always takes the upper end of the range.
+    let raised = json!({ "temperature": 1, "seed": 3, "dynatemp_range": 1, "dynatemp_exponent": 0, "top_k": 3 });
+    let usual = json!({ "temperature": 2, "seed": 3, "top_k": 3 });
+    assert_eq!(drawn(raised).await, drawn(usual).await);
+    assert_eq!(drawn(json!({ "temperature": 1, "seed": 3, "dynatemp_range": 0 })).await, plain);
+}
+
 /// Checks a refusal's status, type, code and param.
 fn assert_error(answer: &Answer, status: u16, kind: &str, code: &str, param: Option<&str>) {
     let body = answer.json();

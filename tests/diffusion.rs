@@ -591,6 +591,8 @@ mod server {
             ("frequency_penalty", json!(0.5)),
             ("min_tokens", json!(3)),
             ("guided_regex", json!("a+")),
+            ("bad_words", json!(["a"])),
+            ("dynatemp_range", json!(0.5)),
             ("best_of", json!(2)),
         ] {
             let mut body = body(&prompts[0].tokens, 1, 5);

@@ -326,7 +326,6 @@ async fn a_field_that_would_change_the_text_is_refused_and_others_are_ignored() 
     assert_eq!(server.ok(COMPLETION, &continuation(json!("a"), ignored)).await["content"], plain["content"]);
     for (more, param) in [
         (json!({ "mirostat": 2 }), "mirostat"),
-        (json!({ "dynatemp_range": 0.5 }), "dynatemp_range"),
         (json!({ "logit_bias": [["a", 2]] }), "logit_bias[0]"),
         (json!({ "n_cmpl": 2 }), "n_cmpl"),
         (json!({ "image_data": [{ "id": 1 }] }), "image_data"),

@@ -1,8 +1,8 @@
-//! The samplers of llama.cpp that go beyond those of every protocol: DRY, XTC and top-n-sigma.
+//! The samplers of llama.cpp that go beyond those of every protocol: dynamic temperature, DRY, XTC and top-n-sigma.
 
 use std::ops::RangeInclusive;
 
-use cuelight_engine::sample::{RepeatPenalty, TopExclusion};
+use cuelight_engine::sample::{DynamicTemperature, RepeatPenalty, TopExclusion};
 use serde_json::Value;
 
 use super::fields::Fields;
@@ -24,6 +24,10 @@ pub(super) fn read(fields: &Fields<'_>, params: &mut SamplingParams) -> Result<(
     if let Some(sigmas) = fields.number("top_n_sigma", -100.0..=100.0)? {
         params.top_n_sigma = sigmas.max(0.0);
     }
+    params.dynamic_temperature = DynamicTemperature {
+        range: fields.number("dynatemp_range", FACTORS)?.unwrap_or(0.0),
+        exponent: fields.number("dynatemp_exponent", FACTORS)?.unwrap_or(1.0),
+    };
     let probability = fields.number("xtc_probability", 0.0..=1.0)?.unwrap_or(0.0);
     let threshold = fields.number("xtc_threshold", 0.0..=1.0)?.unwrap_or(0.1);
     if probability > 0.0 {
@@ -78,6 +82,9 @@ mod tests {
             read(&json!({ "dry_multiplier": 0, "xtc_probability": 0.0, "top_n_sigma": -1 })).unwrap().repeats,
             None
         );
+        assert_eq!(read(&json!({})).unwrap(), SamplingParams::default());
+        let dynamic = read(&json!({ "dynatemp_range": 0.5 })).unwrap().dynamic_temperature;
+        assert_eq!((dynamic.range, dynamic.exponent), (0.5, 1.0));
         let params = read(&json!({ "dry_multiplier": 0.8, "xtc_probability": 0.5, "top_n_sigma": 1.5 })).unwrap();
         let penalty = params.repeats.unwrap();
         assert_eq!((penalty.base, penalty.allowed_length, penalty.window), (1.75, 2, None));
@@ -93,6 +100,8 @@ mod tests {
     #[test]
     fn each_invalid_value_is_named() {
         for (body, name) in [
+            (json!({ "dynatemp_range": -1 }), "dynatemp_range"),
+            (json!({ "dynatemp_exponent": "a" }), "dynatemp_exponent"),
             (json!({ "xtc_probability": 2 }), "xtc_probability"),
             (json!({ "xtc_threshold": -0.1 }), "xtc_threshold"),
             (json!({ "dry_multiplier": -1 }), "dry_multiplier"),

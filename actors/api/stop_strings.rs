@@ -1,4 +1,4 @@
-//! Reads the strings that end an answer.
+//! Reads the strings that end an answer, and other lists of strings.
 
 use std::sync::Arc;
 
@@ -30,7 +30,11 @@ pub(super) fn read(fields: &Fields<'_>, name: &str) -> Result<Arc<StopStrings>, 
     prepared.map_err(|error| ApiError::invalid(&path, format!("`{path}` cannot be searched for: {error}")))
 }
 
-fn read_strings(fields: &Fields<'_>, name: &str) -> Result<Vec<String>, ApiError> {
+/// Reads the field `name`: a string or a list of up to 256 strings, none of them empty.
+///
+/// # Errors
+/// [`ApiError::InvalidRequest`] that names the field.
+pub(super) fn read_strings(fields: &Fields<'_>, name: &str) -> Result<Vec<String>, ApiError> {
     let path = fields.path(name);
     let strings: Vec<(String, &Value)> = match fields.get(name) {
         None => Vec::new(),

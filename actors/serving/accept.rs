@@ -7,6 +7,7 @@ use cuelight_engine::engine::{AdapterUse, TokenId};
 use cuelight_engine::format::chat_template::Cancellation;
 
 use super::answers::{Answers, Choice};
+use super::bad_words::banned_sequences;
 use super::blocking::{off_worker, on_blocking_thread};
 use super::blocks;
 use super::chat_prompt::ChatPrompt;
@@ -82,6 +83,7 @@ pub(crate) async fn accept(
     // Before the constraint: what the template says about tools is the reason why a call cannot be required.
     let prompts = tokens_of(prompt, parts, &model, options.skip_special_tokens).await?;
     let constraint = constraint::compile(&model, constraint, &output, &rules).await?;
+    options.sampling.banned_sequences = bad_words(&mut options, constraint.is_some(), &model).await?;
     let prediction = predicted_tokens(std::mem::take(&mut options.speculation.prediction), &model).await?;
     memory.shrink_to(memory.held().saturating_sub(body_bytes));
     let mut requests = Vec::with_capacity(sequences);
@@ -123,12 +125,18 @@ fn check_generates(name: &str, model: &ServedModel) -> Result<(), ApiError> {
     Err(ApiError::Unsupported { param: "model".to_owned(), message })
 }
 
-/// Checks that the tokens of `logit_bias` are in the vocabulary, and that the stop tokens leave a token to sample.
+/// Checks that the tokens of `logit_bias` and `allowed_token_ids` are in the vocabulary, and that the stop tokens leave a token to sample.
 fn check_tokens(options: &GenerationOptions, model: &ServedModel) -> Result<(), ApiError> {
     let vocab_size = model.limits.vocab_size;
     if options.stop.min_tokens > 0 && options.stop.token_ids.len() >= vocab_size {
         let message = "with `min_tokens`, `stop_token_ids` must leave out at least one token of the vocabulary";
         return Err(ApiError::invalid("stop_token_ids", message));
+    }
+    let allowed = options.sampling.allowed_tokens.iter().flatten();
+    if let Some(token) = allowed.copied().find(|&token| token as usize >= vocab_size) {
+        let message =
+            format!("`allowed_token_ids` names token {token}, but this model's vocabulary has {vocab_size} tokens");
+        return Err(ApiError::invalid("allowed_token_ids", message));
     }
     match options.sampling.logit_bias.iter().find(|(token, _)| *token as usize >= vocab_size) {
         None => Ok(()),
@@ -196,6 +204,32 @@ async fn tokens_of(
         PromptInput::Chat(chat) => Ok(vec![ChatPrompt::tokens(*chat, model, media).await?]),
         PromptInput::Plain { prompts, add_special } => plain_tokens(prompts, model, add_special, skip_special).await,
     }
+}
+
+/// The sequences of tokens that must not appear in the answer.
+///
+/// # Errors
+/// [`ApiError`] when a word has no tokens, or when tokens are forbidden that the format of the answer may need.
+async fn bad_words(
+    options: &mut GenerationOptions,
+    is_constrained: bool,
+    model: &Arc<ServedModel>,
+) -> Result<Vec<Vec<TokenId>>, ApiError> {
+    let words = std::mem::take(&mut options.bad_words);
+    let forbidding =
+        [(!words.is_empty(), "bad_words"), (options.sampling.allowed_tokens.is_some(), "allowed_token_ids")];
+    if let Some((_, field)) = forbidding.into_iter().find(|(forbids, _)| is_constrained && *forbids) {
+        let message = format!(
+            "`{field}` may forbid what the format of the answer or a required tool call needs; leave one of them out"
+        );
+        return Err(ApiError::invalid(field, message));
+    }
+    let (model, bytes) = (model.clone(), words.iter().map(String::len).sum());
+    let encode = move || {
+        let invalid = |error| ApiError::invalid("bad_words", format!("`bad_words`: {error}"));
+        banned_sequences(&words, &model.tokenizer).map_err(invalid)
+    };
+    off_worker(bytes, encode).await
 }
 
 /// The tokens of the answer that the client expects.

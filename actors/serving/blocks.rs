@@ -25,6 +25,7 @@ pub(super) fn check(
         (options.best_of > options.n, "best_of"),
         (options.stop.min_tokens > 0, "min_tokens"),
         (!options.speculation.prediction.is_empty(), "prediction"),
+        (!options.bad_words.is_empty(), "bad_words"),
     ];
     let asks_for = asks_for.into_iter().find_map(|(asks, field)| asks.then_some(field));
     match asks_for.or_else(|| changed_logits(&options.sampling)) {
@@ -46,6 +47,8 @@ fn changed_logits(sampling: &SamplingParams) -> Option<&'static str> {
         (sampling.frequency_penalty != 0.0, "frequency_penalty"),
         (sampling.repeats.is_some(), "dry_multiplier"),
         (!sampling.logit_bias.is_empty(), "logit_bias"),
+        (sampling.allowed_tokens.is_some(), "allowed_token_ids"),
+        (sampling.dynamic_temperature.range > 0.0, "dynatemp_range"),
         (sampling.typical_p < 1.0, "typical_p"),
         (sampling.top_n_sigma > 0.0, "top_n_sigma"),
         (sampling.xtc.probability > 0.0, "xtc_probability"),

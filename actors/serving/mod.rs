@@ -8,13 +8,14 @@
 //! - [`media`]: the images and audio of a request to embedding rows; [`media_source`], [`media_fetch`], [`media_host`]: where they
 //!   are; [`media_preparation`], [`image_file`], [`audio_file`]: how their files are read, within [`media_limits`];
 //!   [`media_insertion`]: their places in the prompt
-//! - [`accept`], [`constraint`], [`generations`], [`answers`]: the sequences and what they generate
+//! - [`accept`], [`constraint`], `bad_words`, [`generations`], [`answers`]: the sequences and what they generate
 //! - [`embed`]: texts to vectors; [`score`]: texts to how relevant or similar they are; `vectors`: what both compute
 //! - [`error`], [`blocking`], [`memory`]: leaves
 
 pub(crate) mod accept;
 pub(crate) mod answers;
 mod audio_file;
+mod bad_words;
 pub(crate) mod blocking;
 mod blocks;
 pub(crate) mod chat_prompt;

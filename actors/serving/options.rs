@@ -26,6 +26,8 @@ pub(crate) struct GenerationOptions {
     pub sampling: SamplingParams,
     /// The parameters that the client states.
     pub stated: PartialSampling,
+    /// Texts that never appear in an answer.
+    pub bad_words: Vec<String>,
     /// When to stop; its `max_tokens` is set when the prompt's length is known.
     pub stop: StopConditions,
     /// Alternatives with each generated token.
@@ -96,6 +98,7 @@ impl GenerationOptions {
             max_tokens: None,
             sampling: SamplingParams { temperature: 1.0, ..SamplingParams::default() },
             stated: PartialSampling::default(),
+            bad_words: Vec::new(),
             stop: StopConditions::default(),
             logprobs: None,
             prompt_logprobs: None,

@@ -12,6 +12,8 @@ use crate::engine::{RowSamplingParams, TokenId};
 pub struct SamplingParams {
     /// Divides the logits; 0 is greedy.
     pub temperature: f32,
+    /// Changes the temperature by how certain the model is.
+    pub dynamic_temperature: DynamicTemperature,
     /// Keep the k most likely tokens; 0 keeps all.
     pub top_k: usize,
     /// Keep the most likely tokens whose probabilities sum to this; 1 keeps all.
@@ -34,6 +36,10 @@ pub struct SamplingParams {
     pub repeats: Option<RepeatPenalty>,
     /// Added to the logits of these tokens.
     pub logit_bias: Vec<(TokenId, f32)>,
+    /// Only these tokens may appear. `None`: all.
+    pub allowed_tokens: Option<Vec<TokenId>>,
+    /// Sequences of tokens that never appear in what is generated.
+    pub banned_sequences: Vec<Vec<TokenId>>,
     /// Makes sampling repeatable; with `None` a random seed is used.
     pub seed: Option<u64>,
 }
@@ -42,6 +48,7 @@ impl Default for SamplingParams {
     fn default() -> Self {
         SamplingParams {
             temperature: 1.0,
+            dynamic_temperature: DynamicTemperature::default(),
             top_k: 0,
             top_p: 1.0,
             min_p: 0.0,
@@ -53,8 +60,41 @@ impl Default for SamplingParams {
             xtc: TopExclusion::default(),
             repeats: None,
             logit_bias: Vec::new(),
+            allowed_tokens: None,
+            banned_sequences: Vec::new(),
             seed: None,
         }
+    }
+}
+
+/// A temperature that is low where the model is certain and high where it is not, known as dynatemp.
+///
+/// It is taken from `temperature - range` to `temperature + range` by the entropy of the tokens that the truncations keep, and applies
+/// after these. Source: the parameters of llama.cpp.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct DynamicTemperature {
+    /// How far the temperature may be from the stated one; 0 is off.
+    pub range: f32,
+    /// The power of the entropy's share of its maximum; 1 is in proportion.
+    pub exponent: f32,
+}
+
+impl Default for DynamicTemperature {
+    fn default() -> Self {
+        DynamicTemperature { range: 0.0, exponent: 1.0 }
+    }
+}
+
+impl DynamicTemperature {
+    pub(super) fn is_on(self) -> bool {
+        self.range > 0.0
+    }
+
+    /// The temperature around `middle`, for an entropy from 0 to 1, in parts of its maximum.
+    pub(super) fn at(self, middle: f32, entropy: f64) -> f32 {
+        let lowest = (middle - self.range).max(0.0);
+        let share = entropy.clamp(0.0, 1.0).powf(self.exponent.into()) as f32;
+        lowest + (middle + self.range - lowest) * share
     }
 }
 
@@ -105,6 +145,9 @@ impl SamplingParams {
         check("repetition_penalty", positive, repetition_penalty, "a number above 0")?;
         check("presence_penalty", finite(presence_penalty), presence_penalty, "a finite number")?;
         check("frequency_penalty", finite(frequency_penalty), frequency_penalty, "a finite number")?;
+        let DynamicTemperature { range, exponent } = self.dynamic_temperature;
+        check("dynatemp_range", finite(range) && range >= 0.0, range, "a number of at least 0")?;
+        check("dynatemp_exponent", finite(exponent) && exponent >= 0.0, exponent, "a number of at least 0")?;
         let TopExclusion { probability, threshold } = self.xtc;
         check(
             "top_n_sigma",
@@ -128,7 +171,8 @@ impl SamplingParams {
     /// logits and the draw.
     #[must_use]
     pub fn of_row_alone(&self, draw: Draw) -> Option<RowSamplingParams> {
-        let by_row = self.typical_p >= 1.0 && self.top_n_sigma <= 0.0 && self.xtc.probability <= 0.0;
+        let truncates_by_row = self.typical_p >= 1.0 && self.top_n_sigma <= 0.0 && self.xtc.probability <= 0.0;
+        let by_row = truncates_by_row && !self.dynamic_temperature.is_on();
         let depends_on_row_only = self.keeps_logits() && by_row;
         depends_on_row_only.then(|| self.of_row(draw))
     }
@@ -147,12 +191,14 @@ impl SamplingParams {
         keeps_ranks && self.min_p <= 0.0 && self.top_n_sigma <= 0.0 && self.xtc.probability <= 0.0
     }
 
-    /// Whether penalties and bias leave every logit unchanged.
+    /// Whether penalties, bias and forbidden tokens leave every logit unchanged.
     pub(super) fn keeps_logits(&self) -> bool {
         self.repetition_penalty == 1.0
             && self.presence_penalty == 0.0
             && self.frequency_penalty == 0.0
             && self.logit_bias.is_empty()
+            && self.allowed_tokens.is_none()
+            && self.banned_sequences.is_empty()
             && self.repeats.is_none()
     }
 }
@@ -172,7 +218,10 @@ mod tests {
     fn each_parameter_outside_its_range_is_reported_by_name() {
         assert_eq!(SamplingParams::default().validate(), Ok(()));
         let xtc = |probability, threshold| TopExclusion { probability, threshold };
-        let bad: [(&str, SamplingParams); 11] = [
+        let dynamic = |range, exponent| DynamicTemperature { range, exponent };
+        let bad: [(&str, SamplingParams); 13] = [
+            ("dynatemp_range", SamplingParams { dynamic_temperature: dynamic(-1.0, 1.0), ..Default::default() }),
+            ("dynatemp_exponent", SamplingParams { dynamic_temperature: dynamic(1.0, f32::NAN), ..Default::default() }),
             ("top_n_sigma", SamplingParams { top_n_sigma: -1.0, ..Default::default() }),
             ("xtc_probability", SamplingParams { xtc: xtc(1.5, 0.1), ..Default::default() }),
             ("xtc_threshold", SamplingParams { xtc: xtc(0.5, f32::NAN), ..Default::default() }),

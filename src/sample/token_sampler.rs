@@ -2,7 +2,8 @@
 //!
 //! Parameters apply in this order, each to what the previous one kept: temperature, min_p and top_n_sigma, top_k, typical_p, top_p,
 //! xtc. With temperature, min_p, top_k and top_p alone this is the formula of
-//! [`SampleToken`](cuelight_shaders::sample_token::SampleToken), implemented so that few tokens are sorted.
+//! [`SampleToken`](cuelight_shaders::sample_token::SampleToken), implemented so that few tokens are sorted. A dynamic temperature comes
+//! last, because it depends on what the others keep.
 
 use std::sync::LazyLock;
 
@@ -140,12 +141,14 @@ fn draw_from(
         return Ok(best);
     }
     // The floor excludes at least the tokens that have a weight of 0.
-    let mut scale = RowScale { max, inverse: inverse(params.temperature), floor: floor(params.min_p) };
+    let dynamic = params.dynamic_temperature.is_on();
+    let temperature = if dynamic { 1.0 } else { params.temperature };
+    let mut scale = RowScale { max, inverse: inverse(temperature), floor: floor(params.min_p) };
     if params.top_n_sigma > 0.0 {
         let lowest = -params.top_n_sigma * deviation(logits) * scale.inverse;
         scale.floor = scale.floor.max(lowest.min(0.0));
     }
-    if params.keeps_all_tokens() {
+    if params.keeps_all_tokens() && !dynamic {
         let scale = RowScale { floor: f32::NEG_INFINITY, ..scale };
         return Ok(pick_from_row(draw.random(), best, logits, scale));
     }
@@ -154,6 +157,13 @@ fn draw_from(
         exclude_top(candidates, params.xtc.threshold);
     }
     candidates.sort_unstable_by_key(|(token, _)| *token);
+    if dynamic {
+        let temperature = params.dynamic_temperature.at(params.temperature, share_of_entropy(candidates));
+        if temperature <= 0.0 {
+            return Ok(candidates.iter().min_by(|a, b| by_rank(a, b)).map_or(best, |&(token, _)| token));
+        }
+        rescale(candidates, temperature);
+    }
     let total = sum(candidates, |(_, logit)| logit);
     Ok(pick(below(total, draw.random()), best, candidates.iter().copied()))
 }
@@ -271,12 +281,36 @@ fn keep_nucleus(candidates: &mut Vec<Candidate>, target: u64) {
     }
 }
 
+/// The entropy of the candidates, in parts of that of as many equally likely ones.
+fn share_of_entropy(candidates: &[Candidate]) -> f64 {
+    let most = (candidates.len() as f64).ln();
+    if most > 0.0 { entropy(candidates, log_sum(candidates)) / most } else { 0.0 }
+}
+
+/// Divides the logits by a temperature. The largest stays 0, whatever was removed before.
+fn rescale(candidates: &mut [Candidate], temperature: f32) {
+    let max = candidates.iter().fold(f32::NEG_INFINITY, |max, &(_, logit)| max.max(logit));
+    for (_, logit) in candidates {
+        *logit = (*logit - max) * inverse(temperature);
+    }
+}
+
+fn log_sum(candidates: &[Candidate]) -> f64 {
+    sum_exp(candidates, |(_, logit)| logit).ln()
+}
+
+/// The entropy of the candidates, whose log-probabilities are their logits minus `log_sum`.
+fn entropy(candidates: &[Candidate], log_sum: f64) -> f64 {
+    let logprobs = candidates.iter().map(|&(_, logit)| f64::from(logit) - log_sum);
+    logprobs.map(|logprob| -logprob * logprob.exp()).sum()
+}
+
 /// Keeps the tokens whose information content is closest to the distribution's entropy, until their probabilities sum to
 /// `p`.
 fn keep_typical(candidates: &mut Vec<Candidate>, p: f32) {
-    let log_sum = sum_exp(candidates, |(_, logit)| logit).ln();
+    let log_sum = log_sum(candidates);
     let logprob = |logit: f32| f64::from(logit) - log_sum;
-    let entropy: f64 = candidates.iter().map(|&(_, logit)| -logprob(logit) * logprob(logit).exp()).sum();
+    let entropy = entropy(candidates, log_sum);
     let distance = |&(_, logit): &Candidate| (-logprob(logit) - entropy).abs();
     candidates.sort_unstable_by(|a, b| distance(a).total_cmp(&distance(b)).then(by_rank(a, b)));
     let mut left = f64::from(p);
@@ -373,7 +407,7 @@ fn largest_with<const FMA: bool>(logits: &[f32]) -> Result<Candidate, InvalidLog
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::{RepeatPenalty, TopExclusion};
+    use crate::sample::{DynamicTemperature, RepeatPenalty, TopExclusion};
     use cuelight_shaders::sample_token::reference;
     use proptest::prelude::*;
 
@@ -547,6 +581,49 @@ mod tests {
         assert_eq!(choose(&[], &[]), Err(InvalidLogits::Empty));
     }
 
+    /// How often each token is drawn.
+    fn shares(logits: &[f32], params: &SamplingParams) -> Vec<f64> {
+        const DRAWS: u32 = 20_000;
+        let mut sampler = TokenSampler::default();
+        let mut drawn = vec![0.0; logits.len()];
+        for position in 0..DRAWS.into() {
+            let draw = Draw { seed: 5, position };
+            let token = sampler.choose(logits, params, &TokenCounts::default(), &[], None, draw).unwrap();
+            drawn[token as usize] += f64::from(DRAWS).recip();
+        }
+        drawn
+    }
+
+    #[test]
+    fn a_dynamic_temperature_follows_the_entropy_of_the_tokens_that_are_kept() {
+        let dynamic = |range, exponent| DynamicTemperature { range, exponent };
+        let softmax = |logits: &[f64], temperature: f64| -> Vec<f64> {
+            let sum: f64 = logits.iter().map(|logit| (logit / temperature).exp()).sum();
+            logits.iter().map(|logit| (logit / temperature).exp() / sum).collect()
+        };
+        for (logits, exponent) in
+            [([2.0, 0.5, 0.0, -9.0], 1.0), ([1.0, 0.9, 0.8, -9.0], 2.0), ([9.0, 0.0, 0.0, -9.0], 0.5)]
+        {
+            let params = SamplingParams {
+                temperature: 1.2,
+                dynamic_temperature: dynamic(0.8, exponent as f32),
+                top_k: 3,
+                ..Default::default()
+            };
+            let kept = &logits[..3];
+            let entropy: f64 = softmax(kept, 1.0).iter().map(|p| -p * p.ln()).sum();
+            let temperature = 0.4 + 1.6 * (entropy / 3f64.ln()).powf(exponent);
+            let found = shares(&logits.map(|logit| logit as f32), &params);
+            assert_eq!(found[3], 0.0, "it is not among the best three");
+            for (found, expected) in found.iter().zip(softmax(kept, temperature)) {
+                assert!((found - expected).abs() < 0.015, "{found} instead of {expected}, temperature {temperature}");
+            }
+        }
+        // The temperature of a certain model is 0 at the lower end of the range.
+        let certain = SamplingParams { dynamic_temperature: dynamic(2.0, 1.0), ..Default::default() };
+        assert_eq!(support(&[90.0, 0.0], &certain), [0]);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
         #[test]
@@ -572,11 +649,12 @@ mod tests {
         #[test]
         fn a_mask_of_any_size_is_the_same_as_logits_of_minus_infinity(
             logits in prop::collection::vec(-9f32..9.0, 1..700), share in 1usize..12, banned in 0u32..700,
-            temperature in 0f32..3.0, top_p in 0.05f32..1.0, which in 0u8..128, seed: u64,
+            temperature in 0f32..3.0, top_p in 0.05f32..1.0, which: u8, seed: u64,
         ) {
             let on = |bit: u8| which & bit != 0;
             let params = SamplingParams {
                 temperature,
+                dynamic_temperature: DynamicTemperature { range: if on(128) { 1.0 } else { 0.0 }, exponent: 1.0 },
                 top_p: if on(1) { top_p } else { 1.0 },
                 typical_p: if on(2) { 0.7 } else { 1.0 },
                 top_k: if on(4) { 5 } else { 0 },

@@ -64,6 +64,8 @@ pub(super) fn params(options: &GenerationOptions) -> Value {
         "n_predict": options.max_tokens.map_or(json!(-1), |most| json!(most)),
         "seed": sampling.seed.unwrap_or(u32::MAX.into()),
         "temperature": decimal(sampling.temperature),
+        "dynatemp_range": decimal(sampling.dynamic_temperature.range),
+        "dynatemp_exponent": decimal(sampling.dynamic_temperature.exponent),
         "top_k": sampling.top_k,
         "top_p": decimal(sampling.top_p),
         "min_p": decimal(sampling.min_p),

@@ -25,6 +25,9 @@ const REPETITION_PENALTIES: RangeInclusive<f64> = 0.01..=100.0;
 /// Most stop tokens. Each one costs time at every token.
 const MOST_STOP_TOKENS: usize = 1024;
 
+/// Most tokens that an answer may be limited to.
+const MOST_ALLOWED_TOKENS: usize = 65_536;
+
 /// Reads and checks all fields except `logprobs` and `max_tokens`, which differ between the two protocols.
 ///
 /// # Errors
@@ -44,6 +47,7 @@ pub(super) fn read(
         max_tokens,
         sampling: sampling_params(fields, stated)?,
         stated,
+        bad_words: stop_strings::read_strings(fields, "bad_words")?,
         stop: stop_conditions(fields)?,
         logprobs,
         prompt_logprobs: logprobs_count(fields, "prompt_logprobs")?,
@@ -123,6 +127,7 @@ fn sampling_params(fields: &Fields<'_>, stated: PartialSampling) -> Result<Sampl
         presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
         frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0),
         logit_bias: logit_bias(fields)?,
+        allowed_tokens: allowed_tokens(fields)?,
         // -1 is how other servers ask for a fresh seed.
         seed: fields.integer("seed", i64::MIN..=i64::MAX)?.filter(|seed| *seed != -1).map(i64::cast_unsigned),
         ..stated.over(SamplingParams::default())
@@ -144,24 +149,31 @@ fn logit_bias(fields: &Fields<'_>) -> Result<Vec<(TokenId, f32)>, ApiError> {
     Ok(logit_bias)
 }
 
+/// An empty list allows all tokens.
+fn allowed_tokens(fields: &Fields<'_>) -> Result<Option<Vec<TokenId>>, ApiError> {
+    let tokens = token_set(fields, "allowed_token_ids", MOST_ALLOWED_TOKENS)?;
+    Ok(Some(tokens).filter(|tokens| !tokens.is_empty()))
+}
+
 fn stop_conditions(fields: &Fields<'_>) -> Result<StopConditions, ApiError> {
     Ok(StopConditions {
         max_tokens: 0,
         min_tokens: fields.count("min_tokens", 0)?.unwrap_or(0),
         strings: stop_strings::read(fields, "stop")?,
-        token_ids: stop_tokens(fields)?,
+        token_ids: token_set(fields, "stop_token_ids", MOST_STOP_TOKENS)?,
         ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),
         include_stop_string: fields.bool("include_stop_str_in_output")?.unwrap_or(false),
     })
 }
 
-fn stop_tokens(fields: &Fields<'_>) -> Result<Vec<TokenId>, ApiError> {
-    let mut tokens = fields.token_ids("stop_token_ids")?.unwrap_or_default();
+/// Different token ids, at most `most`.
+fn token_set(fields: &Fields<'_>, name: &str, most: usize) -> Result<Vec<TokenId>, ApiError> {
+    let mut tokens = fields.token_ids(name)?.unwrap_or_default();
     tokens.sort_unstable();
     tokens.dedup();
-    if tokens.len() > MOST_STOP_TOKENS {
-        let message = format!("`stop_token_ids` accepts at most {MOST_STOP_TOKENS} tokens, not {}", tokens.len());
-        return Err(ApiError::invalid("stop_token_ids", message));
+    if tokens.len() > most {
+        let message = format!("`{name}` accepts at most {most} tokens, not {}", tokens.len());
+        return Err(ApiError::invalid(name, message));
     }
     Ok(tokens)
 }

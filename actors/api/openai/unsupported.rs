@@ -22,7 +22,7 @@ const fn refuse(name: &'static str, harmless: fn(&Value) -> bool, advice: &'stat
 }
 
 const TEXT_ONLY: &str = "input and output are text only";
-const SAMPLER: &str = "this sampler is not available; use temperature, top_p, min_p, top_n_sigma, xtc or dry";
+const SAMPLER: &str = "this sampler is not available; use temperature, dynatemp, top_p, min_p, top_n_sigma, xtc or dry";
 const NO_FUNCTIONS: &str = "use `tools` and `tool_choice`";
 const ONE_ANSWER: &str = "a response is one answer; send the request again, or use `/v1/chat/completions`";
 const NO_MAX_TOKENS: &str = "use `max_output_tokens`";
@@ -32,11 +32,8 @@ const GENERATION: &[Unsupported] = &[
     refuse("use_beam_search", off, "beam search is not available; use `n` with a temperature"),
     refuse("length_penalty", one, "it belongs to beam search, which is not available"),
     refuse("logprob_token_ids", empty, "use `top_logprobs` or `logprobs`"),
-    refuse("allowed_token_ids", empty, "use `logit_bias`"),
-    refuse("bad_words", empty, "use `logit_bias`"),
     refuse("truncate_prompt_tokens", never, "a prompt is never truncated; shorten it before sending"),
     refuse("mirostat", zero, SAMPLER),
-    refuse("dynatemp_range", zero, SAMPLER),
     refuse("samplers", never, "the order of samplers is fixed"),
     refuse("n_probs", zero, "use `logprobs` of `/v1/completions`"),
     refuse("mm_processor_kwargs", empty, TEXT_ONLY),

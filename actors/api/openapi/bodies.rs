@@ -215,6 +215,8 @@ const LIMITS: &[Field] = &[
     field("n", Integer, "Number of answers, 1 to 128."),
     field("stop", Any, "A text, or a list of texts, before which the answer ends."),
     field("stop_token_ids", List, "Token ids that end the answer."),
+    field("bad_words", Any, "A text, or a list of texts, that never appear in the answer."),
+    field("allowed_token_ids", List, "The only token ids that the answer may have."),
     field("include_stop_str_in_output", Boolean, "Whether the answer contains the text that ended it."),
     field("ignore_eos", Boolean, "Whether to continue after the end-of-sequence token."),
     field("timeout", Number, "Seconds for the whole request."),
@@ -241,6 +243,12 @@ const SAMPLING: &[Field] = &[
 ];
 
 const EXTRA_SAMPLERS: &[Field] = &[
+    field(
+        "dynatemp_range",
+        Number,
+        "How far the temperature may move from the stated one, by the entropy; 0 turns it off.",
+    ),
+    field("dynatemp_exponent", Number, "The power of the entropy's share of its maximum; default 1."),
     field("top_n_sigma", Number, "Keep tokens within this many standard deviations of the largest logit."),
     field("xtc_probability", Number, "How often the most likely tokens are removed, except the least likely of them."),
     field(
