@@ -291,7 +291,8 @@ fn whole<const HEAD_DIM: usize>(view: &View<'_>, queries: &Queries<'_>) {
     let totals = totals.zeros(queries.len() * len);
     for piece in pieces_seen(queries) {
         let partials = partials.zeros(queries.len() * len);
-        gather(queries.kernel, queries, piece_positions(piece), partials, upconverted);
+        // SAFETY: keys and values are written before attention begins.
+        unsafe { gather(queries.kernel, queries, piece_positions(piece), partials, upconverted) };
         totals.chunks_exact_mut(len).zip(partials.chunks_exact(len)).for_each(|(total, partial)| merge(total, partial));
     }
     totals.chunks_exact(len).enumerate().for_each(|(index, total)| view.finish(queries, index, total));
@@ -306,7 +307,9 @@ fn piece<const HEAD_DIM: usize>(view: &View<'_>, queries: &Queries<'_>, piece: u
     let (mut partials, mut upconverted) =
         (Partials::<HEAD_DIM>::new(), Scratch::<[[f32; HEAD_DIM]; UPCONVERTED]>::new());
     let partials = partials.zeros(queries.len() * len);
-    gather(queries.kernel, queries, piece_positions(piece), partials, upconverted.zeros(queries.upconverted_len()));
+    let upconverted = upconverted.zeros(queries.upconverted_len());
+    // SAFETY: keys and values are written before attention begins.
+    unsafe { gather(queries.kernel, queries, piece_positions(piece), partials, upconverted) };
     for (index, partial) in partials.chunks_exact(len).enumerate() {
         // SAFETY: the task owns the partials of its queries for this piece.
         let out = unsafe { view.partials.slice(view.partials_of(queries, index) + piece * len, len) };

@@ -102,9 +102,11 @@ impl Queries<'_> {
 
 per_vector! {
     /// Computes the partial of each query over `positions`, a whole number of spans. `partials` is `[queries, HEADER +
-    /// stride]` and initially 0; `upconverted` has [`Queries::upconverted_len`] values. No thread may write the
-    /// positions at the same time.
-    pub(super) fn gather = gather_vectors(
+    /// stride]` and initially 0; `upconverted` has [`Queries::upconverted_len`] values.
+    ///
+    /// # Safety
+    /// No thread may write the positions at the same time.
+    pub(super) unsafe fn gather = gather_vectors(
         queries: &Queries<'_>,
         positions: Range<usize>,
         partials: &mut [f32],
@@ -330,8 +332,11 @@ unsafe fn transpose(keys: *const f32, values: *mut f32, dims: usize, stride: usi
 }
 
 per_vector! {
-    /// [`tiles`] of a span in single precision, compiled once for all ways to store keys and values. The span must be valid.
-    fn plain_tiles = tiles(queries: &Queries<'_>, span: &[PlainHead<f32>], start: usize, partials: &mut [f32])
+    /// [`tiles`] of a span in single precision, compiled once for all ways to store keys and values.
+    ///
+    /// # Safety
+    /// The span must be valid.
+    unsafe fn plain_tiles = tiles(queries: &Queries<'_>, span: &[PlainHead<f32>], start: usize, partials: &mut [f32])
 }
 
 /// Adds a span that starts at position `start` to the partials of all queries.

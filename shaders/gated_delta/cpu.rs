@@ -31,7 +31,7 @@ pub(super) fn run(delta: &GatedDelta, args: &mut CpuArgs<'_>) {
         let state = StateBlock { states, part: delta.part, start: task % blocks * len, len, run };
         let column = block * BLOCK_COLUMNS;
         let columns = BLOCK_COLUMNS.min(delta.shape.value_dim - column);
-        // Only this task uses this block of the slots of its run.
-        scan(kernel, &Block { delta, state, head, column, columns, mixed, factors, output: &output });
+        // SAFETY: only this task uses this block of the slots of its run.
+        unsafe { scan(kernel, &Block { delta, state, head, column, columns, mixed, factors, output: &output }) };
     });
 }

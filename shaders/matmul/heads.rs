@@ -116,7 +116,7 @@ impl HeadLinear {
             let input = if integers.is_some() { &[] } else { &gathered[pairs.start * columns..pairs.end * columns] };
             let outputs = first..outputs.min(first + per_task);
             let weight = &self.heads[head];
-            Task {
+            let task = Task {
                 weight,
                 factor: 1.0,
                 bias: None,
@@ -127,8 +127,9 @@ impl HeadLinear {
                 rows,
                 tuning,
                 output: &results[head],
-            }
-            .run(kernel);
+            };
+            // SAFETY: the CPU supports the kernel as `run_cpu` asserts, and the tasks of a head have disjoint outputs.
+            unsafe { task.run(kernel) };
         });
         drop(results);
         for (pair, result) in rest[..output].chunks_exact(outputs).enumerate() {

@@ -123,7 +123,8 @@ impl Op for Linear {
                         tuning: args.tuning,
                         output,
                     };
-                    return task.run(kernel);
+                    // SAFETY: the CPU supports the kernel by the assertion above, and the tasks of a weight have disjoint outputs.
+                    return unsafe { task.run(kernel) };
                 }
                 task -= weight_tasks;
             }

@@ -11,10 +11,12 @@ use crate::cpu::{InstructionSet, Kernel};
 use crate::quant::dispatch;
 
 impl Task<'_> {
-    /// Computes the task. The CPU must support the kernel.
-    pub fn run(&self, kernel: Kernel) {
-        // SAFETY: the ops that create tasks check that the CPU supports the kernel. Every kernel of x86-64 except the portable one
-        // also requires AVX2.
+    /// Computes the task.
+    ///
+    /// # Safety
+    /// The CPU supports the kernel, and no other task writes these outputs meanwhile.
+    pub unsafe fn run(&self, kernel: Kernel) {
+        // SAFETY: the caller guarantees the CPU features. Every kernel of x86-64 except the portable one also requires AVX2.
         unsafe {
             match (self.integers, self.rounded) {
                 (Some(_), _) => self.run_in_integers(kernel),

@@ -67,7 +67,8 @@ pub(super) fn select(op: &SelectPositions, args: &mut CpuArgs<'_>) {
                 query: &query[row * op.n_heads * op.key_dim..][..op.n_heads * op.key_dim],
                 weight: &weight[row * op.n_heads..][..op.n_heads],
             };
-            score(kernel, &indexer, positions, scores);
+            // SAFETY: keys are written before positions are selected.
+            unsafe { score(kernel, &indexer, positions, scores) };
         });
         args.team.for_each(rows, &|index| {
             let row = first + index;
@@ -92,9 +93,11 @@ struct Indexer<'a> {
 }
 
 per_vector! {
-    /// Writes the scores of some positions, which start with a block; `scores` has whole blocks. No thread may write the
-    /// positions at the same time.
-    fn score = score_vectors(indexer: &Indexer<'_>, positions: Range<usize>, scores: &mut [f32])
+    /// Writes the scores of some positions, which start with a block; `scores` has whole blocks.
+    ///
+    /// # Safety
+    /// No thread may write the positions at the same time.
+    unsafe fn score = score_vectors(indexer: &Indexer<'_>, positions: Range<usize>, scores: &mut [f32])
 }
 
 /// # Safety

@@ -38,8 +38,8 @@ pub(super) fn run(op: &SelectiveScan, args: &mut CpuArgs<'_>) {
             let state = StateBlock { states, part: op.part, start: block * len, len, run };
             let start = block * BLOCK_CHANNELS;
             let channels = start..channels.min(start + BLOCK_CHANNELS);
-            // Only this task uses this block of the slots of its run.
-            scan(kernel, &Block { op, state, channels, x, times, b, c, output: &output });
+            // SAFETY: only this task uses this block of the slots of its run.
+            unsafe { scan(kernel, &Block { op, state, channels, x, times, b, c, output: &output }) };
         }
     });
 }

@@ -29,8 +29,11 @@ pub(super) struct Block<'a> {
 }
 
 per_vector! {
-    /// Computes the outputs of a block, and stores its states. No other task uses the block meanwhile.
-    pub(super) fn scan = scan_block(block: &Block<'_>)
+    /// Computes the outputs of a block, and stores its states.
+    ///
+    /// # Safety
+    /// No other task uses the block meanwhile.
+    pub(super) unsafe fn scan = scan_block(block: &Block<'_>)
 }
 
 /// # Safety

@@ -32,7 +32,7 @@ pub(super) fn run(space: &StateSpace, args: &mut CpuArgs<'_>) {
         let state = StateBlock { states, part: space.part, start: task % blocks * len, len, run };
         let column = block * BLOCK_COLUMNS;
         let columns = BLOCK_COLUMNS.min(space.shape.head_dim - column);
-        // Only this task uses this block of the slots of its run.
-        scan(kernel, &Block { space, state, head, column, columns, mixed, factors, output: &output });
+        // SAFETY: only this task uses this block of the slots of its run.
+        unsafe { scan(kernel, &Block { space, state, head, column, columns, mixed, factors, output: &output }) };
     });
 }

@@ -24,39 +24,47 @@ pub use lanes::{Arithmetic, LANES, Vector};
 pub use some::{load_some, store_some};
 
 /// Defines a function whose first argument is a [`Kernel`](crate::cpu::Kernel). It runs `body::<V>` with the vectors of
-/// that kernel, compiled for its instruction set.
+/// that kernel, compiled for its instruction set. An `unsafe fn` passes the other conditions of its body on to its caller.
 #[macro_export]
 macro_rules! per_vector {
+    (@call $kernel:ident $body:ident ($($arg:ident: $type:ty),*)) => {{
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma,f16c")]
+        unsafe fn avx2($($arg: $type),*) {
+            // SAFETY: this function has the features, and the caller fulfils the other conditions.
+            unsafe { $body::<$crate::vector::avx2::TwoYmm>($($arg),*) }
+        }
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+        unsafe fn avx512($($arg: $type),*) {
+            // SAFETY: as above.
+            unsafe { $body::<$crate::vector::avx512::Zmm>($($arg),*) }
+        }
+        assert!($kernel.is_supported(), "this machine cannot run the {} kernel", $kernel);
+        // SAFETY: the kernel needs these instructions, and is supported by the line above. The caller fulfils the other conditions.
+        unsafe {
+            match $kernel.instruction_set() {
+                $crate::cpu::InstructionSet::Portable => $body::<$crate::vector::portable::Array>($($arg),*),
+                #[cfg(target_arch = "x86_64")]
+                $crate::cpu::InstructionSet::Avx2 => avx2($($arg),*),
+                #[cfg(target_arch = "x86_64")]
+                $crate::cpu::InstructionSet::Avx512 => avx512($($arg),*),
+                #[cfg(target_arch = "aarch64")]
+                $crate::cpu::InstructionSet::Neon => $body::<$crate::vector::neon::FourQ>($($arg),*),
+                _ => unreachable!("this machine cannot run the {} kernel", $kernel),
+            }
+        }
+    }};
     ($(#[$doc:meta])* $vis:vis fn $name:ident = $body:ident ($($arg:ident: $type:ty),* $(,)?)) => {
         $(#[$doc])*
         $vis fn $name(kernel: $crate::cpu::Kernel, $($arg: $type),*) {
-            #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,fma,f16c")]
-            fn avx2($($arg: $type),*) {
-                // SAFETY: this function has the features.
-                unsafe { $body::<$crate::vector::avx2::TwoYmm>($($arg),*) }
-            }
-            #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-            fn avx512($($arg: $type),*) {
-                // SAFETY: this function has the features.
-                unsafe { $body::<$crate::vector::avx512::Zmm>($($arg),*) }
-            }
-            assert!(kernel.is_supported(), "this machine cannot run the {kernel} kernel");
-            match kernel.instruction_set() {
-                // SAFETY: the portable vectors ask nothing of the machine.
-                $crate::cpu::InstructionSet::Portable => unsafe { $body::<$crate::vector::portable::Array>($($arg),*) },
-                #[cfg(target_arch = "x86_64")]
-                // SAFETY: the kernel needs these instructions, and is supported by the line above.
-                $crate::cpu::InstructionSet::Avx2 => unsafe { avx2($($arg),*) },
-                #[cfg(target_arch = "x86_64")]
-                // SAFETY: as above.
-                $crate::cpu::InstructionSet::Avx512 => unsafe { avx512($($arg),*) },
-                #[cfg(target_arch = "aarch64")]
-                // SAFETY: every CPU of this target has NEON.
-                $crate::cpu::InstructionSet::Neon => unsafe { $body::<$crate::vector::neon::FourQ>($($arg),*) },
-                _ => unreachable!("this machine cannot run the {kernel} kernel"),
-            }
+            $crate::per_vector!(@call kernel $body ($($arg: $type),*))
+        }
+    };
+    ($(#[$doc:meta])* $vis:vis unsafe fn $name:ident = $body:ident ($($arg:ident: $type:ty),* $(,)?)) => {
+        $(#[$doc])*
+        $vis unsafe fn $name(kernel: $crate::cpu::Kernel, $($arg: $type),*) {
+            $crate::per_vector!(@call kernel $body ($($arg: $type),*))
         }
     };
 }
