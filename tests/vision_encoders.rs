@@ -119,7 +119,7 @@ fn images_are_prepared_as_by_transformers() {
         let preparation = plan(&tower_options(expected.path("mmproj.gguf"))).unwrap().preparation();
         let spec = preparation.spec();
         assert_eq!((&spec.row_tokens, &spec.placeholder), (&vec![expected.row_token.clone()], &expected.placeholder));
-        assert_eq!(spec.width, expected.width);
+        assert_eq!((spec.width, spec.rows_see_each_other), (expected.width, expected.rows_see_each_other));
         for of_image in &expected.images {
             let prepared = preparation.prepare(&image(of_image.width, of_image.height)).unwrap();
             assert_eq!(text_of(&prepared.parts, &expected.row_token), of_image.text, "{}", expected.family());

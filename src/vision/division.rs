@@ -61,6 +61,15 @@ pub enum Division {
         /// Most pixels of the tile.
         most: usize,
     },
+    /// One tile with about the proportions of the image and as many pixels as fit in `most`. Both sides are multiples.
+    ///
+    /// Source: transformers' `get_aspect_ratio_preserving_size` of Gemma 4.
+    Filled {
+        /// Pixels of a side.
+        multiple: usize,
+        /// Most pixels of the tile.
+        most: usize,
+    },
     /// The grid of tiles whose proportions are next to those of the image. With more than one tile an overview follows.
     /// Source: Chen et al. 2024, "How Far Are We to GPT-4V?" (InternVL 1.5).
     NearestGrid {
@@ -105,11 +114,19 @@ impl Division {
         Division::WithinPixels { multiple: keys.multiple, fewest, most }
     }
 
+    /// One tile of as many pixels as a file allows, else as `rows` embedding rows have.
+    #[must_use]
+    pub fn filled(keys: &DivisionKeys, rows: usize) -> Self {
+        let of_row = keys.multiple * keys.multiple;
+        let most = keys.most_pixels.unwrap_or(rows * of_row).clamp(of_row, MOST_PIXELS.max(of_row));
+        Division::Filled { multiple: keys.multiple, most }
+    }
+
     /// The most pixels of all tiles of an image, for tiles of `side` pixels.
     #[must_use]
     pub fn most_pixels(self, side: usize) -> usize {
         match self {
-            Division::WithinPixels { most, .. } => most,
+            Division::WithinPixels { most, .. } | Division::Filled { most, .. } => most,
             other => other.most_tiles(side) * side * side,
         }
     }
@@ -122,7 +139,8 @@ impl Division {
             | Division::Padded
             | Division::Cropped
             | Division::Proportional { .. }
-            | Division::WithinPixels { .. } => 1,
+            | Division::WithinPixels { .. }
+            | Division::Filled { .. } => 1,
             // The shorter side is rounded up to an even number.
             Division::LongestSide { longest } => {
                 let longest = longest.min(LONGEST_SIDE);
@@ -152,6 +170,7 @@ impl Division {
             Division::WithinPixels { multiple, fewest, most } => {
                 Divided::whole(to(within_pixels(image.size(), multiple, [fewest, most]), image))
             }
+            Division::Filled { multiple, most } => Divided::whole(to(filled(image.size(), multiple, most), image)),
             Division::NearestGrid { fewest, most } => {
                 let grid = nearest_grid(image.size(), side, [fewest, most]);
                 cut(&to(grid.map(|count| count * side), image), side, |_| to([side; 2], image))
@@ -243,6 +262,19 @@ fn within_pixels(size: [usize; 2], multiple: usize, [fewest, most]: [usize; 2]) 
     Some(found).filter(is_within).or(Some(shrunk()).filter(is_within)).unwrap_or([multiple; 2])
 }
 
+/// The size of the largest tile of multiples with at most `most` pixels and the proportions of an image, rounded down. Of what is
+/// too thin one side is a multiple, and the other as many as the longer side has of the shorter one.
+fn filled(size @ [width, height]: [usize; 2], multiple: usize, most: usize) -> [usize; 2] {
+    let factor = (most as f64 / (width * height) as f64).sqrt();
+    let longest = most / (multiple * multiple);
+    match size.map(|length| (factor * length as f64 / multiple as f64) as usize) {
+        [0, 0] => [multiple; 2],
+        [_, 0] => [(width / height).clamp(1, longest) * multiple, multiple],
+        [0, _] => [multiple, (height / width).clamp(1, longest) * multiple],
+        squares => squares.map(|length| length * multiple),
+    }
+}
+
 /// Columns and rows of the grid of `fewest` to `most` tiles whose proportions are next to those of an image. Of grids with the
 /// same proportions the one with more tiles, as long as these are at most twice as large as the image.
 fn nearest_grid([width, height]: [usize; 2], side: usize, [fewest, most]: [usize; 2]) -> [usize; 2] {
@@ -321,6 +353,20 @@ mod tests {
                 width * height <= 100 * 196 && width % 14 == 0 && height % 14 == 0 && width * height > 0,
                 "{size:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_filled_tile_is_as_large_as_it_may_be() {
+        let most = 280 * 48 * 48;
+        let filled = |size| filled(size, 48, most);
+        assert_eq!(filled([1000, 500]), [1104, 528]);
+        assert_eq!(filled([50, 100]), [528, 1104]);
+        assert_eq!(filled([48, 48]), [768, 768]);
+        assert_eq!((filled([100_000, 1]), filled([1, 200])), ([280 * 48, 48], [48, 236 * 48]));
+        for size in [[1, 1], [7, 90], [65_535, 65_535], [300, 1], [281, 1]] {
+            let [width, height] = filled(size);
+            assert!(width * height <= most && width * height > 0 && width % 48 == 0 && height % 48 == 0, "{size:?}");
         }
     }
 

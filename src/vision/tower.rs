@@ -8,7 +8,6 @@
 
 use std::sync::Arc;
 
-use cuelight_shaders::activate::Pointwise;
 use cuelight_shaders::add::Add;
 use cuelight_shaders::embed::Embed;
 use cuelight_shaders::matmul::Linear;
@@ -16,12 +15,12 @@ use cuelight_shaders::op::ShapeError;
 use cuelight_shaders::weight::Weight;
 
 use super::family::Family;
-use super::positions::{Encoding, PositionTable};
-use super::sizes::{TowerActivation, TowerSizes};
+use super::positions::{AxisTables, Encoding, PlaceTable, PositionTable};
+use super::sizes::TowerSizes;
 use crate::graph::{Graph, ValueId};
 use crate::model::builder::BuildError;
 use crate::model::weights::Weights;
-use crate::tower::blocks::{BlockActivation, BlockBuilder, BlockSizes};
+use crate::tower::blocks::{BlockBuilder, BlockSizes};
 
 /// The tensor of the table of positions.
 const TABLE: &str = "v.position_embd.weight";
@@ -41,14 +40,9 @@ pub struct TowerBuilder<'a, 'b> {
 /// # Errors
 /// [`ShapeError`] when the heads cannot be rotated.
 pub fn block_sizes(sizes: &TowerSizes, family: &Family) -> Result<BlockSizes, ShapeError> {
-    let TowerSizes { hidden, heads, epsilon, .. } = *sizes;
+    let TowerSizes { hidden, heads, epsilon, activation, .. } = *sizes;
     let rotation = family.positions.turns().map(|turns| turns.op(hidden / heads)).transpose()?;
-    let activation = match sizes.activation {
-        TowerActivation::Gelu => BlockActivation::Pointwise(family.gelu),
-        TowerActivation::Silu => BlockActivation::Pointwise(Pointwise::Silu),
-        TowerActivation::QuickGelu => BlockActivation::QuickGelu,
-    };
-    Ok(BlockSizes { hidden, heads, epsilon, activation, rotation })
+    Ok(BlockSizes { hidden, heads, epsilon, activation, rotation, heads_form: family.heads_form })
 }
 
 /// Consecutive layers of a tower. The output of one segment is the input of the next.
@@ -74,21 +68,29 @@ pub fn has_class_token(weights: &Weights<'_>) -> bool {
     weights.has(CLASS)
 }
 
-/// The table that is stretched to tiles, if the family has one.
+/// The table that is stretched to tiles, or the tables of both axes for tiles of up to `longest` patches a side, if the family has
+/// them.
 ///
 /// # Errors
 /// [`BuildError`] when the tensor is missing or has the wrong shape.
-pub fn stretched_table(
+pub fn place_table(
     weights: &mut Weights<'_>,
     family: &Family,
     sizes: &TowerSizes,
-) -> Result<Option<PositionTable>, BuildError> {
+    longest: usize,
+) -> Result<Option<PlaceTable>, BuildError> {
     let TowerSizes { grid: side, hidden, .. } = *sizes;
     match family.positions {
         Encoding::Table | Encoding::Rotation(_) => Ok(None),
         Encoding::TableAndRotation(_) => {
             let values = weights.flattened(TABLE, side * side, hidden)?.to_f32();
-            Ok(Some(PositionTable { values: values.into(), side }))
+            Ok(Some(PlaceTable::Stretched(PositionTable { values: values.into(), side })))
+        }
+        Encoding::Axes(_) => {
+            let places = (weights.rows(TABLE).unwrap_or(0) / 2).max(longest);
+            let both = weights.flattened(TABLE, 2 * places, hidden)?;
+            let of_axis = |first: usize| both.part(first..first + longest).to_f32().into();
+            Ok(Some(PlaceTable::ByAxis(AxisTables { columns_and_rows: [0, places].map(of_axis), width: hidden })))
         }
     }
 }
@@ -148,7 +150,7 @@ impl<'a, 'b> TowerBuilder<'a, 'b> {
         let x = self.blocks.graph.push_one(Linear::new(vec![kernel], vec![bias.clone()])?, &[pixels])?;
         let positions = match self.family.positions {
             Encoding::Rotation(_) => return Ok(x),
-            Encoding::TableAndRotation(_) => self.blocks.graph.take(*hidden),
+            Encoding::TableAndRotation(_) | Encoding::Axes(_) => self.blocks.graph.take(*hidden),
             Encoding::Table => {
                 let table = self.position_table(bias)?;
                 self.blocks.graph.push_one(Embed::new(table, 1.0), &[])?

@@ -32,6 +32,7 @@ import transformers
 from gguf import MODEL_ARCH as ARCH
 from gguf import GGMLQuantizationType as Format
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
@@ -87,6 +88,15 @@ class Vision:
     also_taken: str | None = None
     # The name of the argument that marks the rows of images.
     marks: str = "token_type_ids"
+    # Whether they are marked because they see each other.
+    sees_each_other: bool = False
+    # Sizes that the file of the tower gets in addition to those of the converter.
+    sizes: dict[str, int] | None = None
+    # Pixels of a side of a patch.
+    patch: int = TOWER["patch_size"]
+    # The mean and the deviation of the colors that the processor returns, and whether the tower doubles their range.
+    colors: tuple[list[float], list[float]] = (MEAN, DEVIATION)
+    doubles_colors: bool = False
     # Layers of the language model that add values of images.
     deep: int = 0
     # The type of its parts in the messages of chat templates.
@@ -105,6 +115,10 @@ def smolvlm_text(returned: dict, vision: Vision) -> str:
 
 def gemma_text(returned: dict, vision: Vision) -> str:
     return f"\n\n<start_of_image>{vision.row_token * vision.rows_of_tile}<end_of_image>\n\n"
+
+
+def gemma4_text(returned: dict, vision: Vision) -> str:
+    return f"<|image>{vision.row_token * int(returned['num_soft_tokens_per_image'][0])}<image|>"
 
 
 def internvl_text(returned: dict, vision: Vision) -> str:
@@ -181,6 +195,24 @@ QWEN = dict(
     placeholder="<|image_pad|>", row_token="<|image_pad|>", rows_of_tile=0, expanded=qwen_text, merge=2,
     also_taken="image_grid_thw", marks_rows=True, marks="mm_token_type_ids", is_whole=True, write_preprocessor=write_saved,
 )  # fmt: skip
+GEMMA4_TOWER = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+                    head_dim=8, patch_size=2, position_embedding_size=210)  # fmt: skip
+GEMMA4_TEXT = families.GEMMA4_SIZES | TEXT | dict(
+    vocab_size_per_layer_input=SIZE, layer_types=["sliding_attention", "full_attention"], enable_moe_block=False)
+GEMMA4 = dict(
+    text_prefix="model.language_model.", processor=Gemma4ImageProcessorPil(patch_size=2, max_soft_tokens=70),
+    special=["<|image>", "<|image|>", "<image|>"], placeholder="<|image|>", row_token="<|image|>", rows_of_tile=0,
+    expanded=gemma4_text, merge=3, also_taken="image_position_ids", marks_rows=True, marks="mm_token_type_ids",
+    sees_each_other=True, is_whole=True, patch=2, colors=([0.0] * 3, [1.0] * 3), doubles_colors=True,
+    sizes=dict(image_max_pixels=70 * 6**2),
+)  # fmt: skip
+
+
+def gemma4_config(**tower) -> Callable[..., object]:
+    return lambda text, token: transformers.Gemma4Config(
+        text_config=text.to_dict(), vision_config=GEMMA4_TOWER | tower, audio_config=None, image_token_id=token)
+
+
 MODELS = {
     "idefics3": Vision(
         Checkpoint(families.LLAMA, sizes(**TEXT, rope_parameters=rope()), {"*": Format.F16}),
@@ -208,6 +240,20 @@ MODELS = {
         preprocessor=dict(image_seq_length=4),
         published=("vision_tower.", "vision_tower.vision_model."),
         marks_rows=True,
+        sees_each_other=True,
+    ),
+    # Rows of the image see each other in the first layer, whose window is shorter than the image.
+    "gemma4": Vision(
+        Checkpoint(families.GEMMA4, GEMMA4_TEXT | dict(use_bidirectional_attention="vision"), {"*": Format.F16}),
+        transformers.Gemma4ForConditionalGeneration, gemma4_config(standardize=True),
+        images=((61, 37), (20, 50), (300, 2)), **GEMMA4 | dict(write_preprocessor=write_joined),
+    ),
+    # Layers have inputs of their own, and rows of images see those before them only.
+    "gemma4-e": Vision(
+        Checkpoint(families.GEMMA4, GEMMA4_TEXT | dict(
+            attention_k_eq_v=False, num_global_key_value_heads=None, hidden_size_per_layer_input=8), {"*": Format.F16}),
+        transformers.Gemma4ForConditionalGeneration, gemma4_config(use_clipped_linears=True),
+        images=((37, 61),), **GEMMA4 | dict(write_preprocessor=write_saved),
     ),
     "internvl": Vision(
         Checkpoint(families.QWEN2, sizes(**TEXT, rope_parameters=rope()), {"*": Format.F16}),
@@ -314,9 +360,11 @@ def template(placeholder: str, part: str = "image") -> str:
 def draw(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     """Values that keep activations near 1."""
     noise = rng.standard_normal(shape)
+    if limit := re.search("put_(min|max)$", name):
+        return (-1 if limit[1] == "min" else 1) * np.abs(1 + 0.3 * noise)
     if re.search(r"norm\w*\.weight$", name) and len(shape) == 1:
         return 0.2 * noise if "soft_emb" in name else 1 + 0.2 * noise
-    if "lambda_" in name:
+    if "lambda_" in name or name.endswith("std_scale"):
         return 0.7 + 0.2 * noise
     if name.endswith(".bias"):
         return 0.3 * noise
@@ -334,8 +382,8 @@ def round_to(name: str, values: np.ndarray) -> np.ndarray:
     return gguf.quants.dequantize(gguf.quants.quantize(values, format), format).reshape(values.shape)
 
 
-def store_rounded(path: Path, out: Path) -> None:
-    """A copy of a tower with matrices in Q8_0, the kernel of patches in F16 and the projection in BF16."""
+def copied_keys(path: Path, out: Path) -> tuple[gguf.GGUFReader, gguf.GGUFWriter]:
+    """A tower, and a file with its keys and without tensors."""
     reader = gguf.GGUFReader(path)
     writer = gguf.GGUFWriter(out, "clip")
     for field in reader.fields.values():
@@ -343,6 +391,26 @@ def store_rounded(path: Path, out: Path) -> None:
             continue
         kind = field.types[0]
         writer.add_key_value(field.name, field.contents(), kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
+    return reader, writer
+
+
+def add_sizes(path: Path, sizes: dict[str, int]) -> None:
+    """Adds keys that the converter leaves out because all published models have the same value."""
+    reader, writer = copied_keys(path, path.with_suffix(".new"))
+    for key, value in sizes.items():
+        writer.add_uint32(f"clip.vision.{key}", value)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    path.with_suffix(".new").replace(path)
+
+
+def store_rounded(path: Path, out: Path) -> None:
+    """A copy of a tower with matrices in Q8_0, the kernel of patches in F16 and the projection in BF16."""
+    reader, writer = copied_keys(path, out)
     for tensor in reader.tensors:
         values, format = tensor.data, Format.F32
         if len(tensor.shape) == 4:
@@ -477,6 +545,8 @@ def write_tower(path: Path, vision: Vision, model: torch.nn.Module, tokenizer, l
             write_clip(path, vision, model)
         else:
             convert(folder, path, llama_cpp)
+        if vision.sizes:
+            add_sizes(path, vision.sizes)
         write_directory(path.parent / "directory", folder, weights, vision.is_whole)
 
 
@@ -486,7 +556,7 @@ def write_tokenizer(folder: Path, tokenizer, vision: Vision) -> None:
     (folder / "chat_template.jinja").write_text(template(vision.placeholder, vision.part))
 
 
-OF_ENCODER = r"^(model\.)?(visual|vision_tower|vision_model|audio_tower|multi_modal_projector|connector)\."
+OF_ENCODER = r"^(model\.)?(visual|vision_tower|vision_model|embed_vision|audio_tower|multi_modal_projector|connector)\."
 
 
 def stored(name: str, values: torch.Tensor) -> torch.Tensor:
@@ -538,6 +608,13 @@ def tile_of_patches(patches: torch.Tensor, grid: list[int], merge: int, side: in
     return squares.permute(4, 0, 2, 5, 1, 3, 6).reshape(1, 3, grid[1] * side, grid[2] * side)
 
 
+def tile_of_places(patches: torch.Tensor, places: torch.Tensor, side: int) -> torch.Tensor:
+    """[1, 3, height, width] of patches line by line, each pixel with its three colors, and their places, -1 after the last one."""
+    columns, rows = (places.max(dim=0).values + 1).tolist()
+    return patches[: columns * rows].reshape(rows, columns, side, side, 3).permute(4, 0, 2, 1, 3).reshape(
+        1, 3, rows * side, columns * side)  # fmt: skip
+
+
 def processed(vision: Vision, size: tuple[int, int]) -> tuple[dict, torch.Tensor, str]:
     """What the model takes, the tiles in its colors, and the text."""
     returned = vision.processor(images=[image(*size)], return_tensors="pt")
@@ -545,13 +622,16 @@ def processed(vision: Vision, size: tuple[int, int]) -> tuple[dict, torch.Tensor
     taken = {"pixel_values": pixels} | ({vision.also_taken: returned[vision.also_taken]} if vision.also_taken else {})
     if vision.also_taken == "image_grid_thw":
         tiles = tile_of_patches(pixels, returned["image_grid_thw"][0].tolist(), vision.merge, TOWER["patch_size"])
+    elif vision.also_taken == "image_position_ids":
+        tiles = tile_of_places(pixels[0], returned["image_position_ids"][0], vision.patch)
     else:
         tiles = pixels.reshape(-1, *pixels.shape[-3:])
     return taken, tiles, vision.expanded(returned, vision)
 
 
-def digits(tile: torch.Tensor) -> str:
-    levels = 255 * (tile.numpy() * np.array(DEVIATION)[:, None, None] + np.array(MEAN)[:, None, None])
+def digits(tile: torch.Tensor, vision: Vision) -> str:
+    mean, deviation = (np.array(values)[:, None, None] for values in vision.colors)
+    levels = 255 * (tile.numpy() * deviation + mean)
     assert np.abs(levels - levels.round()).max() < 1e-3
     return levels.round().astype(np.uint8).tobytes().hex()
 
@@ -573,11 +653,14 @@ def generate(name: str, vision: Vision, llama_cpp: Path) -> None:
         is_first = index == 0
         rows = rows_of(model, vision, taken).reshape(-1).tolist() if is_first or len(tiles) == 1 and index == 1 else []
         kept = tiles if is_first or len(tiles) == 1 else []
-        images.append(dict(width=size[0], height=size[1], text=text, tiles=[digits(tile) for tile in kept],
+        images.append(dict(width=size[0], height=size[1], text=text, tiles=[digits(tile, vision) for tile in kept],
                            rows=[oracle.rounded(value) for value in rows]))  # fmt: skip
     taken, _, text = processed(vision, vision.images[0])
     tokens = tokenizer.encode(PROMPT.format(text)).ids
     seen = Seen(model, vision, taken, token)
+    mean, deviation = (np.array(values) for values in vision.colors)
+    if vision.doubles_colors:
+        mean, deviation = mean + deviation / 2, deviation / 2
     oracle.write_json(folder / "expected.json", {
         "oracle": f"transformers {transformers.__version__} {type(model).__name__}, float32",
         "sha256": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.glob("*.gguf"))},
@@ -586,11 +669,11 @@ def generate(name: str, vision: Vision, llama_cpp: Path) -> None:
         "row_token_id": token,
         "width": config.hidden_size * (1 + vision.deep),
         "rounded": ["mmproj-q8_0.gguf"] if vision.rounded else [],
-        "image_mean": MEAN,
-        "image_std": DEVIATION,
-        "patch": TOWER["patch_size"],
+        "image_mean": mean.tolist(),
+        "image_std": deviation.tolist(),
+        "patch": vision.patch,
         "merge": vision.merge,
-        "rows_see_each_other": vision.marks_rows and vision.marks == "token_type_ids",
+        "rows_see_each_other": vision.sees_each_other,
         "images": images,
         "prompt": PROMPT.format(vision.placeholder),
         "prompts": [oracle.prompt_case(seen, tokens, CONTINUATION)],

@@ -35,6 +35,8 @@ pub(super) enum Op {
     Ungroup { groups: Groups, first: usize, end: usize },
     /// Divides the outermost axis in two.
     Divide(Outer),
+    /// The values of patches along the innermost axis: in GGUF files those of each color follow one another.
+    ColorByColor,
     /// Multiplies the sections of the rows of a state space's input by the factors of the config, if it has some.
     StateFactors,
 }

@@ -89,6 +89,11 @@ fn needed_step(op: Op, shape: &[usize], family: &Family, heads: &HeadCounts) -> 
             let axis = from_innermost(axis).filter(|axis| shape[*axis].is_multiple_of(2))?;
             (axis, (first..shape[axis]).step_by(2).collect())
         }
+        Op::ColorByColor => {
+            const COLORS: usize = 3;
+            let axis = from_innermost(0).filter(|axis| shape[*axis].is_multiple_of(COLORS))?;
+            (axis, (0..COLORS).flat_map(|color| (color..shape[axis]).step_by(COLORS)).collect())
+        }
         Op::RotaryRows(of) => (0, rotary_rows(rows, if of == Heads::Query { heads.query } else { heads.key })?),
         Op::Ungroup { groups, first, end } => (0, of_groups(groups, rows, [first, end], heads)?),
         Op::ValueHeads { axis, after_keys } => {

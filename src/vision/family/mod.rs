@@ -1,9 +1,10 @@
 //! How the vision towers of each projector are built, as data: one file each.
 //!
 //! What can be read from tensors needs no option: biases, a class token, norms before and after the layers, scales of branches,
-//! norms of queries and keys, gates.
+//! norms of queries and keys, norms after attention and feed-forwards, limits of the inputs and outputs of matrices, gates.
 
 mod gemma3;
+mod gemma4;
 mod idefics3;
 mod internvl;
 mod llava;
@@ -19,6 +20,7 @@ pub use spec::Family;
 pub const FAMILIES: &[&Family] = &[
     &idefics3::FAMILY,
     &gemma3::FAMILY,
+    &gemma4::FAMILY,
     &internvl::FAMILY,
     &llava::FAMILY,
     &pixtral::FAMILY,

@@ -3,10 +3,12 @@
 use cuelight_shaders::activate::Pointwise;
 
 use crate::media::MediaPart;
+use crate::tower::blocks::{BlockActivation, HeadForm};
 use crate::tower::head::HeadOp;
 use crate::tower::merge::Merging;
 use crate::vision::division::{Division, DivisionKeys};
 use crate::vision::parts::Arrangement;
+use crate::vision::patches::ColorRange;
 use crate::vision::positions::Encoding;
 use crate::vision::resample::Filter;
 
@@ -19,6 +21,12 @@ pub struct Family {
     pub tower: &'static str,
     /// What the key `clip.use_gelu` means.
     pub gelu: Pointwise,
+    /// The activation of files that state none.
+    pub activation: BlockActivation,
+    /// The range of colors that it takes.
+    pub colors: ColorRange,
+    /// How heads attend.
+    pub heads_form: HeadForm,
     /// How the tower encodes positions.
     pub positions: Encoding,
     /// A norm of the rows of patches before they are merged, where the file has it.

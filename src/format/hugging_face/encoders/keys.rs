@@ -78,6 +78,8 @@ impl Sources<'_> {
             Source::SideByRoot(key, default) => Some(self.side_by_root(self.of_model(key, default)?)?.into()),
             Source::SideOfPatches(key) => Some(self.side_of_patches(key)?.into()),
             Source::Colors(key) => Some(self.colors(key)?[..].into()),
+            Source::EachColor(value) => Some([value; 3][..].into()),
+            Source::PixelsOfRows { rows, default, sides } => Some(self.pixels_of_rows((rows, default), sides)?.into()),
             Source::Prepared(prepared) => self.prepared(prepared)?.map(Value::from),
             Source::AspectRatio => self.aspect_ratio().map(Value::from),
             Source::FeatureLayer(default) => self.feature_layer(default)?.map(|layer| [layer][..].into()),
@@ -112,6 +114,12 @@ impl Sources<'_> {
         } else {
             Err(self.config.wrong(Place::Encoder, key, &patches.into(), "the square of a whole number"))
         }
+    }
+
+    fn pixels_of_rows(&self, (rows, default): (&str, u32), sides: [&str; 2]) -> Result<u32, HuggingFaceError> {
+        let rows = self.config.optional_size(Place::Preprocessor, rows)?.unwrap_or(default);
+        let side = self.config.size(sides[0])?.saturating_mul(self.config.size(sides[1])?);
+        Ok(side.saturating_mul(side).saturating_mul(rows))
     }
 
     fn colors(&self, key: &str) -> Result<[f32; 3], HuggingFaceError> {

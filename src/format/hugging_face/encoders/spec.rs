@@ -77,6 +77,18 @@ pub(super) enum Source {
     SideOfPatches(&'static str),
     /// Three numbers of the preprocessor, for the colors.
     Colors(&'static str),
+    /// This number for each color.
+    EachColor(f32),
+    /// The pixels of as many embedding rows as the size of the preprocessor says, or as this number. Sizes of the encoder are the sides
+    /// of a patch, and of a square of patches that becomes one row.
+    PixelsOfRows {
+        /// The size of the preprocessor.
+        rows: &'static str,
+        /// The number of rows without it.
+        default: u32,
+        /// The sizes of the encoder.
+        sides: [&'static str; 2],
+    },
     /// A size of the preprocessor.
     Prepared(Prepared),
     /// What becomes of images that are not square, by the preprocessor.

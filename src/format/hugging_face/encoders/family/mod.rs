@@ -1,6 +1,7 @@
 //! Which encoders of images and audio load from a directory, as data: one file each.
 
 mod gemma3;
+mod gemma4;
 mod idefics3;
 mod internvl;
 mod llava;
@@ -18,6 +19,7 @@ use super::spec::EncoderFamily;
 const FAMILIES: &[&EncoderFamily] = &[
     &idefics3::FAMILY,
     &gemma3::FAMILY,
+    &gemma4::FAMILY,
     &internvl::FAMILY,
     &pixtral::OF_LLAVA,
     &llava::FAMILY,
