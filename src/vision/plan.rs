@@ -90,7 +90,8 @@ fn build(file: &dyn Checkpoint, family: &'static Family, sizes: &TowerSizes) -> 
         width += head.output().map_or(0, |output| head.width(output));
         graphs.push(head);
     }
-    Ok(Built { graphs, shape, width, kv: block_sizes(sizes, family)?.kv() })
+    let kv = if family.has_layers { block_sizes(sizes, family)?.kv() } else { KvShape::NONE };
+    Ok(Built { graphs, shape, width, kv })
 }
 
 impl VisionPlan {

@@ -66,9 +66,11 @@ impl TowerSizes {
     /// [`LoadError::Gguf`] when a key is missing, [`LoadError::Tower`] when it has a value that is not computed.
     pub fn read(file: &dyn Checkpoint, family: &Family) -> Result<Self, LoadError> {
         let keys = VisionKeys(Keys::new(file, MediaKind::Image));
-        let side = keys.0.within("patch_size", 1, MOST_PATCH)?;
+        let stored_side = keys.0.within("patch_size", 1, MOST_PATCH)?;
+        let stored_merge = keys.merge()?.unwrap_or(family.merge);
+        let [side, merge] =
+            if family.merges_pixels { [stored_side * stored_merge, 1] } else { [stored_side, stored_merge] };
         let image = keys.0.within("image_size", side, MOST_GRID * side)?;
-        let merge = keys.merge()?.unwrap_or(family.merge);
         let grid = image / side;
         // The size says nothing where both axes have tables.
         let is_stored = !matches!(family.positions, Encoding::Axes(_));
@@ -76,8 +78,10 @@ impl TowerSizes {
             return Err(keys.0.fault("image_size", image, format!("a multiple of {merge} patches of {side} pixels")));
         }
         let hidden = keys.0.within("embedding_length", 1, 1 << 16)?;
-        let heads = keys.heads(hidden, family.positions)?;
-        let (layers, has_last_layer) = keys.layers()?;
+        let (heads, (layers, has_last_layer)) = match family.has_layers {
+            true => (keys.heads(hidden, family.positions)?, keys.layers()?),
+            false => (1, (0, true)),
+        };
         let colors = [keys.colors("image_mean")?, keys.colors("image_std")?];
         let [mean, deviation] = family.colors.normalized(colors);
         Ok(TowerSizes {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use cuelight_shaders::add::Add;
 use cuelight_shaders::embed::Embed;
+use cuelight_shaders::layer_norm::LayerNorm;
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::op::ShapeError;
 use cuelight_shaders::weight::Weight;
@@ -131,7 +132,7 @@ impl<'a, 'b> TowerBuilder<'a, 'b> {
         if let Some(stem) = self.family.norm_before_merging {
             self.blocks.optional_norm(stem, x)?;
         }
-        segments.push(Segment { kind: self.kind(layers - 1), graph: self.blocks.graph });
+        segments.push(Segment { kind: self.kind(layers.saturating_sub(1)), graph: self.blocks.graph });
         Ok(segments)
     }
 
@@ -141,22 +142,39 @@ impl<'a, 'b> TowerBuilder<'a, 'b> {
         SegmentKind { is_windowed, is_deep: self.sizes.deep_layers.contains(&layer) }
     }
 
-    /// The patches times the kernel of the convolution, plus the embeddings of their positions.
+    /// The patches times the kernel of the convolution, plus the embeddings of their positions. Some files have norms between these.
     fn embed_patches(&mut self) -> Result<ValueId, BuildError> {
         let TowerSizes { patches, hidden, .. } = self.sizes;
         let pixels = self.blocks.graph.take(patches.width());
+        let positions = match self.family.positions {
+            Encoding::TableAndRotation(_) | Encoding::Axes(_) => Some(self.blocks.graph.take(*hidden)),
+            Encoding::Table | Encoding::Rotation(_) => None,
+        };
+        let pixels = self.patch_norm(1, pixels)?;
         let kernel = self.patch_kernel()?;
         let bias = self.blocks.weights.optional_vector("v.patch_embd.bias", *hidden)?;
         let x = self.blocks.graph.push_one(Linear::new(vec![kernel], vec![bias.clone()])?, &[pixels])?;
-        let positions = match self.family.positions {
-            Encoding::Rotation(_) => return Ok(x),
-            Encoding::TableAndRotation(_) | Encoding::Axes(_) => self.blocks.graph.take(*hidden),
-            Encoding::Table => {
+        let x = self.patch_norm(2, x)?;
+        let positions = match (self.family.positions, positions) {
+            (Encoding::Table, _) => {
                 let table = self.position_table(bias)?;
                 self.blocks.graph.push_one(Embed::new(table, 1.0), &[])?
             }
+            (_, Some(positions)) => positions,
+            (_, None) => return Ok(x),
         };
-        Ok(self.blocks.graph.push_one(Add, &[x, positions])?)
+        let x = self.blocks.graph.push_one(Add, &[x, positions])?;
+        self.patch_norm(3, x)
+    }
+
+    /// The norm of patches with this number, if the file has it.
+    fn patch_norm(&mut self, number: usize, x: ValueId) -> Result<ValueId, BuildError> {
+        const EPSILON: f32 = 1e-5;
+        let (stem, width) = (format!("v.patch_norm.{number}"), self.blocks.graph.width(x));
+        let weights = &mut *self.blocks.weights;
+        let Some(weight) = weights.optional_vector(&format!("{stem}.weight"), width)? else { return Ok(x) };
+        let bias = weights.optional_vector(&format!("{stem}.bias"), width)?;
+        Ok(self.blocks.graph.push_one(LayerNorm::new(weight, bias, EPSILON)?, &[x])?)
     }
 
     /// The kernel of patches. Towers for videos have one for each of two frames, which are alike in an image.

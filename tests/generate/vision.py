@@ -33,6 +33,7 @@ from gguf import MODEL_ARCH as ARCH
 from gguf import GGMLQuantizationType as Format
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+from transformers.models.gemma4_unified.image_processing_gemma4_unified import patches_merge
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
@@ -88,6 +89,9 @@ class Vision:
     also_taken: str | None = None
     # The name of the argument that marks the rows of images.
     marks: str = "token_type_ids"
+    # Whether the model gets the masks of its `create_masks_for_generate`. Those of its `forward` differ: rows would see each other in
+    # every layer, as in Gemma 3, and not in layers with a window only, as in the other models of its family and in llama.cpp.
+    generates_masks: bool = False
     # Whether they are marked because they see each other.
     sees_each_other: bool = False
     # Sizes that the file of the tower gets in addition to those of the converter.
@@ -195,6 +199,24 @@ QWEN = dict(
     placeholder="<|image_pad|>", row_token="<|image_pad|>", rows_of_tile=0, expanded=qwen_text, merge=2,
     also_taken="image_grid_thw", marks_rows=True, marks="mm_token_type_ids", is_whole=True, write_preprocessor=write_saved,
 )  # fmt: skip
+class MergedPatches:
+    """The processor of Gemma 4 12B on Pillow: a square of patches becomes one patch."""
+
+    def __init__(self, **options):
+        self.inner = Gemma4ImageProcessorPil(**options)
+
+    def save_pretrained(self, folder: Path) -> None:
+        self.inner.save_pretrained(folder)
+
+    def __call__(self, images: list[np.ndarray], return_tensors: str) -> dict:
+        returned = self.inner(images=images, return_tensors=return_tensors)
+        places = returned["image_position_ids"][0]
+        count = int((places >= 0).all(dim=-1).sum())
+        rows = int(returned["num_soft_tokens_per_image"][0])
+        patches, places = patches_merge(returned["pixel_values"][:, :count].float(), places[None, :count], rows)
+        return dict(returned) | dict(pixel_values=patches, image_position_ids=places)
+
+
 GEMMA4_TOWER = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
                     head_dim=8, patch_size=2, position_embedding_size=210)  # fmt: skip
 GEMMA4_TEXT = families.GEMMA4_SIZES | TEXT | dict(
@@ -206,6 +228,24 @@ GEMMA4 = dict(
     sees_each_other=True, is_whole=True, patch=2, colors=([0.0] * 3, [1.0] * 3), doubles_colors=True,
     sizes=dict(image_max_pixels=70 * 6**2),
 )  # fmt: skip
+
+
+def write_unified_keys(writer: gguf.GGUFWriter, config) -> None:
+    writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
+    writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
+
+
+GEMMA4_UNIFIED = replace(families.GEMMA4, model=transformers.Gemma4UnifiedForCausalLM, config=transformers.Gemma4UnifiedTextConfig,
+                         write_keys=write_unified_keys)  # fmt: skip
+OF_EXPERTS_AND_LAYERS = ("hidden_size_per_layer_input", "vocab_size_per_layer_input", "enable_moe_block", "num_experts",
+                         "top_k_experts", "moe_intermediate_size")  # fmt: skip
+
+
+def unified_config(text, token: int) -> object:
+    return transformers.Gemma4UnifiedConfig(
+        text_config=text.to_dict(), image_token_id=token,
+        audio_config=transformers.Gemma4UnifiedAudioConfig(audio_embed_dim=8).to_dict(),
+        vision_config=dict(patch_size=2, pooling_kernel_size=3, mm_embed_dim=24, mm_posemb_size=70, output_proj_dims=24))  # fmt: skip
 
 
 def gemma4_config(**tower) -> Callable[..., object]:
@@ -254,6 +294,13 @@ MODELS = {
             attention_k_eq_v=False, num_global_key_value_heads=None, hidden_size_per_layer_input=8), {"*": Format.F16}),
         transformers.Gemma4ForConditionalGeneration, gemma4_config(use_clipped_linears=True),
         images=((37, 61),), **GEMMA4 | dict(write_preprocessor=write_saved),
+    ),
+    "gemma4_unified": Vision(
+        Checkpoint(GEMMA4_UNIFIED, {key: value for key, value in GEMMA4_TEXT.items() if key not in OF_EXPERTS_AND_LAYERS}
+                   | dict(use_bidirectional_attention="vision"), {"*": Format.F16}),
+        transformers.Gemma4UnifiedForConditionalGeneration, unified_config, images=((61, 37), (20, 50)),
+        **GEMMA4 | dict(write_preprocessor=write_joined, processor=MergedPatches(patch_size=2, max_soft_tokens=70), patch=6, merge=1,
+                        doubles_colors=False, generates_masks=True),
     ),
     "internvl": Vision(
         Checkpoint(families.QWEN2, sizes(**TEXT, rope_parameters=rope()), {"*": Format.F16}),
@@ -556,7 +603,7 @@ def write_tokenizer(folder: Path, tokenizer, vision: Vision) -> None:
     (folder / "chat_template.jinja").write_text(template(vision.placeholder, vision.part))
 
 
-OF_ENCODER = r"^(model\.)?(visual|vision_tower|vision_model|embed_vision|audio_tower|multi_modal_projector|connector)\."
+OF_ENCODER = r"^(model\.)?(visual|vision_tower|vision_model|embed_vision|vision_embedder|embed_audio|audio_tower|multi_modal_projector|connector)\."
 
 
 def stored(name: str, values: torch.Tensor) -> torch.Tensor:
@@ -588,7 +635,16 @@ class Seen:
 
     def __call__(self, input_ids: torch.Tensor, use_cache: bool):
         marks = {self.vision.marks: (input_ids == self.token).long()} if self.vision.marks_rows else {}
+        if self.vision.generates_masks:
+            marks["attention_mask"] = self.masks(marks[self.vision.marks])
         return self.model(input_ids=input_ids, use_cache=use_cache, **self.taken, **marks)
+
+
+    def masks(self, marks: torch.Tensor) -> dict[str, torch.Tensor]:
+        config, length = self.model.config, marks.shape[1]
+        rows = torch.zeros(1, length, config.get_text_config().hidden_size)
+        places = torch.arange(length)[None]
+        return self.model.create_masks_for_generate(config, rows, None, None, places, mm_token_type_ids=marks)
 
 
 @torch.inference_mode()

@@ -488,7 +488,7 @@ pub(super) const FAMILIES: &[Family] = &[
         ..PLAIN
     },
     Family {
-        model_types: &["gemma4_text", "gemma4"],
+        model_types: &["gemma4_text", "gemma4", "gemma4_unified_text", "gemma4_unified"],
         architecture: "gemma4",
         activations: GELU_TANH,
         names: &[NORM_AFTER_MIXER, GEMMA4],

@@ -25,11 +25,13 @@ pub(super) const FAMILY: Family = Family {
     gelu: Pointwise::GeluTanh,
     activation: BlockActivation::Pointwise(Pointwise::GeluTanh),
     colors: ColorRange::Doubled,
+    has_layers: true,
     heads_form: HeadForm::NormedValues,
     positions: Encoding::Axes(Some(Turns::ByHalf)),
     norm_before_merging: None,
     merging: Merging::Mean,
     merge: 3,
+    merges_pixels: false,
     deep_head: &[],
     head: &[
         HeadOp::TimesRootOfWidth,

@@ -21,11 +21,13 @@ pub(super) const FAMILY: Family = Family {
     gelu: Pointwise::Gelu,
     activation: BlockActivation::QuickGelu,
     colors: ColorRange::OfFile,
+    has_layers: true,
     heads_form: HeadForm::Scaled,
     positions: Encoding::Table,
     norm_before_merging: None,
     merging: Merging::Joined,
     merge: 2,
+    merges_pixels: false,
     deep_head: &[],
     head: &[
         HeadOp::LayerNorm("mm.model.mlp.0", 1e-5),

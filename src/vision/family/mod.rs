@@ -5,6 +5,7 @@
 
 mod gemma3;
 mod gemma4;
+mod gemma4_unified;
 mod idefics3;
 mod internvl;
 mod llava;
@@ -21,6 +22,7 @@ pub const FAMILIES: &[&Family] = &[
     &idefics3::FAMILY,
     &gemma3::FAMILY,
     &gemma4::FAMILY,
+    &gemma4_unified::FAMILY,
     &internvl::FAMILY,
     &llava::FAMILY,
     &pixtral::FAMILY,

@@ -25,6 +25,8 @@ pub struct Family {
     pub activation: BlockActivation,
     /// The range of colors that it takes.
     pub colors: ColorRange,
+    /// Whether it has layers of attention.
+    pub has_layers: bool,
     /// How heads attend.
     pub heads_form: HeadForm,
     /// How the tower encodes positions.
@@ -35,6 +37,8 @@ pub struct Family {
     pub merging: Merging,
     /// Patches of a side of the square that becomes one row, unless the file says otherwise.
     pub merge: usize,
+    /// Whether such a square is one patch of the tower.
+    pub merges_pixels: bool,
     /// What turns merged rows into embedding rows.
     pub head: &'static [HeadOp],
     /// What turns the merged rows after a deep layer into values for a layer of the text model. The names of its tensors follow

@@ -84,6 +84,8 @@ mod tests {
             ),
             ("gemma4", "", "model.vision_tower.encoder.layers.2.mlp.up_proj.output_max", "v.blk.2.ffn_up.output_max"),
             ("gemma4", "", "model.embed_vision.embedding_projection.weight", "mm.input_projection.weight"),
+            ("gemma4_unified", "", "model.vision_embedder.patch_ln1.bias", "v.patch_norm.1.bias"),
+            ("gemma4_unified", "", "model.vision_embedder.pos_norm.weight", "v.patch_norm.3.weight"),
             ("internvl", "", "model.vision_tower.encoder.layer.3.lambda_2", "v.blk.3.ls2.weight"),
             ("llava", "clip_vision_model", "multi_modal_projector.linear_2.bias", "mm.2.bias"),
             ("llava", "pixtral", "vision_tower.transformer.layers.0.attention.q_proj.weight", "v.blk.0.attn_q.weight"),

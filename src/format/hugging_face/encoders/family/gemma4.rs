@@ -1,4 +1,4 @@
-//! Gemma 4.
+//! Gemma 4, and the model of 12 billion weights, whose tower has no layers.
 
 use super::super::spec::{
     Activation, BLOCK_COUNT, EncoderFamily, HEAD_COUNT, KeyRule, Part, Place, Requirement, Source,
@@ -12,9 +12,6 @@ use crate::media::MediaKind;
 const KEYS: &[KeyRule] = &[
     ("image_size", Source::Fixed(224)),
     ("patch_size", Source::Size("patch_size")),
-    (BLOCK_COUNT, Source::Size("num_hidden_layers")),
-    ("embedding_length", Source::Size("hidden_size")),
-    (HEAD_COUNT, Source::Size("num_attention_heads")),
     ("attention.layer_norm_epsilon", Source::Number("rms_norm_eps")),
     ("projector.scale_factor", Source::Size("pooling_kernel_size")),
     (
@@ -23,6 +20,12 @@ const KEYS: &[KeyRule] = &[
     ),
     ("image_mean", Source::EachColor(0.0)),
     ("image_std", Source::EachColor(1.0)),
+];
+
+const LAYER_SIZES: &[KeyRule] = &[
+    (BLOCK_COUNT, Source::Size("num_hidden_layers")),
+    ("embedding_length", Source::Size("hidden_size")),
+    (HEAD_COUNT, Source::Size("num_attention_heads")),
 ];
 
 const REQUIRES: &[Requirement] = &[
@@ -106,6 +109,22 @@ const OUTSIDE: Part = Part {
     is_complete: false,
 };
 
+/// The values of patches are those of one patch for each embedding row.
+const PATCHES: Part = Part {
+    stored: &["vision_embedder."],
+    target: "v.",
+    numbers: None,
+    rules: &[&[
+        ("patch_dense.weight", "patch_embd.weight", &[Op::ColorByColor]),
+        ("patch_dense.bias", "patch_embd.bias", &[]),
+        ("patch_ln1", "patch_norm.1", &[Op::ColorByColor]),
+        ("patch_ln2", "patch_norm.2", &[]),
+        ("pos_norm", "patch_norm.3", &[]),
+        ("pos_embedding", "position_embd.weight", &[Op::JoinOuter, Op::EvenFirst]),
+    ]],
+    is_complete: true,
+};
+
 const PROJECTOR: Part = Part {
     stored: &["embed_vision."],
     target: "mm.",
@@ -129,6 +148,15 @@ pub(super) const FAMILY: EncoderFamily = EncoderFamily {
         ("rms_norm_eps", 1e-6),
     ],
     requires: &[REQUIRES, vit::BICUBIC],
-    keys: &[KEYS],
+    keys: &[KEYS, LAYER_SIZES],
     parts: &[LAYERS, OUTSIDE, PROJECTOR],
+};
+
+pub(super) const UNIFIED: EncoderFamily = EncoderFamily {
+    model_types: &["gemma4_unified"],
+    projector: "gemma4uv",
+    defaults: &[("patch_size", 16.0), ("pooling_kernel_size", 3.0), ("mm_embed_dim", 3840.0), ("rms_norm_eps", 1e-6)],
+    keys: &[KEYS, &[("embedding_length", Source::Size("mm_embed_dim"))]],
+    parts: &[PATCHES, PROJECTOR],
+    ..FAMILY
 };

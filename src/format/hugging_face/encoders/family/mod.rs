@@ -20,6 +20,7 @@ const FAMILIES: &[&EncoderFamily] = &[
     &idefics3::FAMILY,
     &gemma3::FAMILY,
     &gemma4::FAMILY,
+    &gemma4::UNIFIED,
     &internvl::FAMILY,
     &pixtral::OF_LLAVA,
     &llava::FAMILY,
