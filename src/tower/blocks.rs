@@ -1,5 +1,6 @@
 //! The transformer layers of a tower, each row of which sees all others of its sequence.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use cuelight_shaders::activate::{Activate, Pointwise};
@@ -9,6 +10,7 @@ use cuelight_shaders::clamp::Clamp;
 use cuelight_shaders::glu::{Activation, Glu};
 use cuelight_shaders::layer_norm::LayerNorm;
 use cuelight_shaders::matmul::Linear;
+use cuelight_shaders::op::ShapeError;
 use cuelight_shaders::rms_norm::RmsNorm;
 use cuelight_shaders::rope::Rope;
 use cuelight_shaders::scale::Scale;
@@ -131,6 +133,10 @@ impl BlockBuilder<'_, '_> {
         let (least, most) = (least?, most?);
         let limit = |stored: Option<Arc<[f32]>>, none: f32| stored.map_or(none, |stored| stored[0]);
         let limits = [limit(least, f32::NEG_INFINITY), limit(most, f32::INFINITY)];
+        if limits[0].partial_cmp(&limits[1]).is_none_or(Ordering::is_gt) {
+            let what = format!("number of values from {stem}.{side}_min to {stem}.{side}_max");
+            return Err(ShapeError::Mismatch { op: "clamp", what, found: 0, expected: "above 0".into() }.into());
+        }
         Ok(Some(limits).filter(|limits| *limits != [f32::NEG_INFINITY, f32::INFINITY]))
     }
 
