@@ -22,6 +22,8 @@ use crate::model::weights::Weights;
 pub enum HeadOp {
     /// A layer norm with this epsilon.
     LayerNorm(&'static str, f32),
+    /// The same, where the file has it.
+    OptionalLayerNorm(&'static str, f32),
     /// A root-mean-square norm with the epsilon of the projector.
     RmsNorm(&'static str),
     /// The same without a weight.
@@ -58,6 +60,7 @@ pub fn build(
     let mut x = head.graph.take(merge.width());
     for op in ops {
         x = match *op {
+            HeadOp::OptionalLayerNorm(stem, _) if !head.weights.has(&head.name(stem, "weight")) => x,
             HeadOp::OptionalByValue(stem) if !head.weights.has(&head.name(stem, "weight")) => x,
             HeadOp::OptionalByValue(stem) => {
                 let by_value = head.graph.push_one(ReorderColumns::new(by_value(merge).into()), &[x])?;
@@ -93,7 +96,7 @@ impl HeadBuilder<'_, '_> {
     fn push(&mut self, op: HeadOp, x: ValueId) -> Result<ValueId, BuildError> {
         let width = self.graph.width(x);
         match op {
-            HeadOp::LayerNorm(stem, epsilon) => {
+            HeadOp::LayerNorm(stem, epsilon) | HeadOp::OptionalLayerNorm(stem, epsilon) => {
                 let weight = self.weights.vector(&self.name(stem, "weight"), width)?;
                 let bias = self.weights.optional_vector(&self.name(stem, "bias"), width)?;
                 Ok(self.graph.push_one(LayerNorm::new(weight, bias, epsilon)?, &[x])?)

@@ -1,7 +1,8 @@
 //! Runs a vision tower and its projectors, tile by tile.
 
 use super::family::Family;
-use super::positions::{Encoding, PlaceTable};
+use super::place_tables::PlaceTable;
+use super::positions::Encoding;
 use super::rows::TileRows;
 use super::sizes::TowerSizes;
 use super::tower::SegmentKind;
@@ -50,7 +51,7 @@ impl TileShape {
     pub fn new(sizes: &TowerSizes, family: &Family, class_rows: usize) -> Self {
         let merge = sizes.patches.merge;
         let merged = Merge { class_rows, neighbours: merge * merge, merging: family.merging, hidden: sizes.hidden };
-        let most_pixels = (family.division)(&sizes.division).most_pixels(sizes.image());
+        let most_pixels = (family.division)(&sizes.division).largest_tile(sizes.image());
         let most_patches = match family.positions.has_squares() {
             true => sizes.grid * sizes.grid,
             false => most_pixels / (sizes.patches.side * sizes.patches.side),
@@ -126,7 +127,7 @@ impl TileShape {
         let first = self.merged.class_rows;
         let of_patch = |[column, row]: [usize; 2]| match self.positions {
             Encoding::Table => (first + row * tile.grid[0] + column) as u32,
-            Encoding::Rotation(_) | Encoding::TableAndRotation(_) | Encoding::Axes(_) => 0,
+            Encoding::Resized | Encoding::Rotation(_) | Encoding::TableAndRotation(_) | Encoding::Axes(_) => 0,
         };
         (0..first as u32).chain(rows.patches().map(of_patch)).collect()
     }

@@ -93,7 +93,7 @@ impl TowerSizes {
             heads,
             epsilon: file.f32(&keys.0.key("attention.layer_norm_epsilon"))?,
             activation: keys.activation(family)?,
-            division: keys.division(grid * side, merge * side)?,
+            division: DivisionKeys { patch: side, ..keys.division(grid * side, merge * side)? },
             windows: keys.windows(merge * side)?,
             deep_layers: keys.deep_layers(layers)?,
         })
@@ -198,6 +198,7 @@ impl VisionKeys<'_> {
     fn division(&self, side: usize, multiple: usize) -> Result<DivisionKeys, LoadError> {
         let keys = DivisionKeys {
             side,
+            patch: 0,
             multiple,
             longest: self.0.optional("preproc_image_size")?,
             fewest_tiles: self.0.optional("preproc_min_tiles")?,

@@ -16,7 +16,8 @@ use cuelight_shaders::op::ShapeError;
 use cuelight_shaders::weight::Weight;
 
 use super::family::Family;
-use super::positions::{AxisTables, Encoding, PlaceTable, PositionTable};
+use super::place_tables::{AxisTables, PlaceTable, PositionTable};
+use super::positions::Encoding;
 use super::sizes::TowerSizes;
 use crate::graph::{Graph, ValueId};
 use crate::model::builder::BuildError;
@@ -69,7 +70,7 @@ pub fn has_class_token(weights: &Weights<'_>) -> bool {
     weights.has(CLASS)
 }
 
-/// The table that is stretched to tiles, or the tables of both axes for tiles of up to `longest` patches a side, if the family has
+/// The table that is stretched or resized to tiles, or the tables of both axes for tiles of up to `longest` patches a side, if the family has
 /// them.
 ///
 /// # Errors
@@ -83,9 +84,11 @@ pub fn place_table(
     let TowerSizes { grid: side, hidden, .. } = *sizes;
     match family.positions {
         Encoding::Table | Encoding::Rotation(_) => Ok(None),
-        Encoding::TableAndRotation(_) => {
-            let values = weights.flattened(TABLE, side * side, hidden)?.to_f32();
-            Ok(Some(PlaceTable::Stretched(PositionTable { values: values.into(), side })))
+        Encoding::Resized | Encoding::TableAndRotation(_) => {
+            let values = weights.flattened(TABLE, side * side, hidden)?.to_f32().into();
+            let table = PositionTable { values, side };
+            let is_resized = family.positions == Encoding::Resized;
+            Ok(Some(if is_resized { PlaceTable::Resized(table) } else { PlaceTable::Stretched(table) }))
         }
         Encoding::Axes(_) => {
             let places = (weights.rows(TABLE).unwrap_or(0) / 2).max(longest);
@@ -147,7 +150,9 @@ impl<'a, 'b> TowerBuilder<'a, 'b> {
         let TowerSizes { patches, hidden, .. } = self.sizes;
         let pixels = self.blocks.graph.take(patches.width());
         let positions = match self.family.positions {
-            Encoding::TableAndRotation(_) | Encoding::Axes(_) => Some(self.blocks.graph.take(*hidden)),
+            Encoding::Resized | Encoding::TableAndRotation(_) | Encoding::Axes(_) => {
+                Some(self.blocks.graph.take(*hidden))
+            }
             Encoding::Table | Encoding::Rotation(_) => None,
         };
         let pixels = self.patch_norm(1, pixels)?;

@@ -22,7 +22,9 @@ import tempfile
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Callable
+from unittest import mock
 
 import gguf
 import numpy as np
@@ -31,11 +33,15 @@ import torch
 import transformers
 from gguf import MODEL_ARCH as ARCH
 from gguf import GGMLQuantizationType as Format
+from PIL import Image
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.gemma4_unified.image_processing_gemma4_unified import patches_merge
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.image_processing_backends import TorchvisionBackend
+from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor
+from transformers.models.lfm2_vl.processing_lfm2_vl import Lfm2VlProcessor
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -45,6 +51,7 @@ import families
 import hybrids
 import llama_likes
 import oracle
+import state_spaces
 import vocabulary
 from checkpoint import Checkpoint, rope, sizes
 
@@ -86,7 +93,7 @@ class Vision:
     rounded: bool = False
     marks_rows: bool = False
     # What the processor returns next to the colors, and the model takes.
-    also_taken: str | None = None
+    also_taken: str | tuple[str, ...] = ()
     # The name of the argument that marks the rows of images.
     marks: str = "token_type_ids"
     # Whether the model gets the masks of its `create_masks_for_generate`. Those of its `forward` differ: rows would see each other in
@@ -96,6 +103,8 @@ class Vision:
     sees_each_other: bool = False
     # Sizes that the file of the tower gets in addition to those of the converter.
     sizes: dict[str, int] | None = None
+    # Whether the colors of tiles are stored.
+    keeps_colors: bool = True
     # Pixels of a side of a patch.
     patch: int = TOWER["patch_size"]
     # The mean and the deviation of the colors that the processor returns, and whether the tower doubles their range.
@@ -136,6 +145,14 @@ def pixtral_text(returned: dict, vision: Vision) -> str:
 
 def qwen_text(returned: dict, vision: Vision) -> str:
     return vision.row_token * int(returned["image_grid_thw"][0].prod() // vision.merge**2)
+
+
+def lfm2_text(returned: dict, vision: Vision) -> str:
+    rows, columns = int(returned["image_rows"][0]), int(returned["image_cols"][0])
+    count = int(np.prod([int(length) // 32 for length in returned["image_sizes"][0]]))
+    tokens = SimpleNamespace(image_token=vision.row_token, image_start_token="<|image_start|>", image_end_token="<|image_end|>",
+                             image_thumbnail_token="<|img_thumbnail|>")  # fmt: skip
+    return Lfm2VlProcessor._build_image_tokens(tokens, rows, columns, vision.rows_of_tile, count, True, True)
 
 
 def llava_text(returned: dict, vision: Vision) -> str:
@@ -199,6 +216,27 @@ QWEN = dict(
     placeholder="<|image_pad|>", row_token="<|image_pad|>", rows_of_tile=0, expanded=qwen_text, merge=2,
     also_taken="image_grid_thw", marks_rows=True, marks="mm_token_type_ids", is_whole=True, write_preprocessor=write_saved,
 )  # fmt: skip
+def resized_by_pillow(backend, images: torch.Tensor, size, resample=None, **_) -> torch.Tensor:
+    """The images in this size, with Pillow's arithmetic instead of torchvision's."""
+    resized = [Image.fromarray(one.permute(1, 2, 0).numpy()).resize((size.width, size.height), Image.Resampling(int(resample)))
+               for one in images]  # fmt: skip
+    return torch.stack([torch.from_numpy(np.asarray(one).copy()).permute(2, 0, 1) for one in resized])
+
+
+class ResizedByPillow:
+    """A processor that resizes with Pillow."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def save_pretrained(self, folder: Path) -> None:
+        self.inner.save_pretrained(folder)
+
+    def __call__(self, images: list[np.ndarray], return_tensors: str) -> dict:
+        with mock.patch.object(TorchvisionBackend, "resize", resized_by_pillow):
+            return self.inner(images=images, return_tensors=return_tensors)
+
+
 class MergedPatches:
     """The processor of Gemma 4 12B on Pillow: a square of patches becomes one patch."""
 
@@ -301,6 +339,24 @@ MODELS = {
         transformers.Gemma4UnifiedForConditionalGeneration, unified_config, images=((61, 37), (20, 50)),
         **GEMMA4 | dict(write_preprocessor=write_joined, processor=MergedPatches(patch_size=2, max_soft_tokens=70), patch=6, merge=1,
                         doubles_colors=False, generates_masks=True),
+    ),
+    # Patches have 16 pixels a side, because the converter knows no others, so the colors of tiles would be large: they are left out.
+    "lfm2": Vision(
+        Checkpoint(state_spaces.LFM2, state_spaces.LFM2_SIZES | dict(
+            vocab_size=SIZE, num_hidden_layers=2, layer_types=["conv", "full_attention"], block_auto_adjust_ff_dim=False),
+            {"*": Format.F16}),
+        transformers.Lfm2VlForConditionalGeneration,
+        lambda text, token: transformers.Lfm2VlConfig(
+            text_config=text.to_dict(), image_token_id=token, projector_hidden_size=24,
+            vision_config=transformers.Siglip2VisionConfig(
+                hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=2, vision_use_head=False).to_dict()),
+        "model.language_model.",
+        ResizedByPillow(Lfm2VlImageProcessor(return_row_col_info=True, **COLORS)),
+        ["<|image_start|>", "<|image_end|>", "<|img_thumbnail|>", "<image>"],
+        "<image>", "<image>", 256, lfm2_text, 2,
+        also_taken=("spatial_shapes", "pixel_attention_mask"),
+        images=((61, 37), (1100, 600), (20, 50)),
+        published=("model.vision_tower.", "model.vision_tower.vision_model."), keeps_colors=False, is_whole=True, patch=16, write_preprocessor=write_saved,
     ),
     "internvl": Vision(
         Checkpoint(families.QWEN2, sizes(**TEXT, rope_parameters=rope()), {"*": Format.F16}),
@@ -675,11 +731,14 @@ def processed(vision: Vision, size: tuple[int, int]) -> tuple[dict, torch.Tensor
     """What the model takes, the tiles in its colors, and the text."""
     returned = vision.processor(images=[image(*size)], return_tensors="pt")
     pixels = returned["pixel_values"].float()
-    taken = {"pixel_values": pixels} | ({vision.also_taken: returned[vision.also_taken]} if vision.also_taken else {})
+    also = (vision.also_taken,) if isinstance(vision.also_taken, str) else vision.also_taken
+    taken = {"pixel_values": pixels} | {key: returned[key] for key in also}
     if vision.also_taken == "image_grid_thw":
         tiles = tile_of_patches(pixels, returned["image_grid_thw"][0].tolist(), vision.merge, TOWER["patch_size"])
     elif vision.also_taken == "image_position_ids":
         tiles = tile_of_places(pixels[0], returned["image_position_ids"][0], vision.patch)
+    elif not vision.keeps_colors:
+        tiles = pixels[:0]
     else:
         tiles = pixels.reshape(-1, *pixels.shape[-3:])
     return taken, tiles, vision.expanded(returned, vision)

@@ -8,6 +8,7 @@ mod gemma4;
 mod gemma4_unified;
 mod idefics3;
 mod internvl;
+mod lfm2;
 mod llava;
 mod pixtral;
 mod qwen2_5vl;
@@ -24,6 +25,7 @@ pub const FAMILIES: &[&Family] = &[
     &gemma4::FAMILY,
     &gemma4_unified::FAMILY,
     &internvl::FAMILY,
+    &lfm2::FAMILY,
     &llava::FAMILY,
     &pixtral::FAMILY,
     &qwen2vl::FAMILY,

@@ -87,6 +87,8 @@ mod tests {
             ("gemma4_unified", "", "model.vision_embedder.patch_ln1.bias", "v.patch_norm.1.bias"),
             ("gemma4_unified", "", "model.vision_embedder.pos_norm.weight", "v.patch_norm.3.weight"),
             ("internvl", "", "model.vision_tower.encoder.layer.3.lambda_2", "v.blk.3.ls2.weight"),
+            ("lfm2_vl", "", "model.vision_tower.vision_model.embeddings.patch_embedding.bias", "v.patch_embd.bias"),
+            ("lfm2_vl", "", "model.multi_modal_projector.layer_norm.weight", "mm.input_norm.weight"),
             ("llava", "clip_vision_model", "multi_modal_projector.linear_2.bias", "mm.2.bias"),
             ("llava", "pixtral", "vision_tower.transformer.layers.0.attention.q_proj.weight", "v.blk.0.attn_q.weight"),
             (

@@ -79,15 +79,15 @@ pub(super) enum Source {
     Colors(&'static str),
     /// This number for each color.
     EachColor(f32),
-    /// The pixels of as many embedding rows as the size of the preprocessor says, or as this number. Sizes of the encoder are the sides
-    /// of a patch, and of a square of patches that becomes one row.
+    /// The pixels of as many embedding rows as a size of the preprocessor says. Each size has its place, its name, and its value without
+    /// it.
     PixelsOfRows {
-        /// The size of the preprocessor.
-        rows: &'static str,
-        /// The number of rows without it.
-        default: u32,
-        /// The sizes of the encoder.
-        sides: [&'static str; 2],
+        /// The number of rows.
+        rows: (&'static str, u32),
+        /// Pixels of a side of a patch.
+        patch: &'static str,
+        /// Patches of a side of the square that becomes one row.
+        merge: (Place, &'static str, u32),
     },
     /// A size of the preprocessor.
     Prepared(Prepared),

@@ -118,6 +118,28 @@ const REFUSED: &[(&str, &str, &[Refused])] = &[
         ],
     ),
     (
+        "vision/lfm2",
+        OWN,
+        &[
+            ("/do_image_splitting", "false", "\"do_image_splitting\" is false, but must be true"),
+            ("/max_pixels_tolerance", "3", "\"max_pixels_tolerance\" is 3, but must be 2"),
+            (
+                "/encoder_patch_size",
+                "14",
+                "\"encoder_patch_size\" is 14.0, but must be 16, as patch_size of config.json",
+            ),
+            ("/max_image_tokens", "0", "\"max_image_tokens\" is 0.0, but must be a whole number above 0"),
+        ],
+    ),
+    (
+        "vision/lfm2",
+        CONFIG,
+        &[
+            ("/downsample_factor", "4", "\"downsample_factor\" is 4, but must be 2"),
+            ("/vision_config/num_patches", "255", "the square of a whole number"),
+        ],
+    ),
+    (
         "vision/pixtral",
         OWN,
         &[("/size/longest_edge", "84", "is 84, but must be at most 56, image_size of config.json")],

@@ -16,7 +16,11 @@ const KEYS: &[KeyRule] = &[
     ("projector.scale_factor", Source::Size("pooling_kernel_size")),
     (
         "image_max_pixels",
-        Source::PixelsOfRows { rows: "max_soft_tokens", default: 280, sides: ["patch_size", "pooling_kernel_size"] },
+        Source::PixelsOfRows {
+            rows: ("max_soft_tokens", 280),
+            patch: "patch_size",
+            merge: (Place::Encoder, "pooling_kernel_size", 3),
+        },
     ),
     ("image_mean", Source::EachColor(0.0)),
     ("image_std", Source::EachColor(1.0)),

@@ -4,6 +4,7 @@ mod gemma3;
 mod gemma4;
 mod idefics3;
 mod internvl;
+mod lfm2_vl;
 mod llava;
 mod pixtral;
 mod qwen2_audio;
@@ -22,6 +23,7 @@ const FAMILIES: &[&EncoderFamily] = &[
     &gemma4::FAMILY,
     &gemma4::UNIFIED,
     &internvl::FAMILY,
+    &lfm2_vl::FAMILY,
     &pixtral::OF_LLAVA,
     &llava::FAMILY,
     &pixtral::OF_MISTRAL3,
