@@ -331,7 +331,7 @@ MODELS = {
         Checkpoint(families.GEMMA4, GEMMA4_TEXT | dict(
             attention_k_eq_v=False, num_global_key_value_heads=None, hidden_size_per_layer_input=8), {"*": Format.F16}),
         transformers.Gemma4ForConditionalGeneration, gemma4_config(use_clipped_linears=True),
-        images=((37, 61),), **GEMMA4 | dict(write_preprocessor=write_saved),
+        images=((37, 61), (20, 50)), **GEMMA4 | dict(write_preprocessor=write_saved),
     ),
     "gemma4_unified": Vision(
         Checkpoint(GEMMA4_UNIFIED, {key: value for key, value in GEMMA4_TEXT.items() if key not in OF_EXPERTS_AND_LAYERS}
@@ -355,7 +355,7 @@ MODELS = {
         ["<|image_start|>", "<|image_end|>", "<|img_thumbnail|>", "<image>"],
         "<image>", "<image>", 256, lfm2_text, 2,
         also_taken=("spatial_shapes", "pixel_attention_mask"),
-        images=((61, 37), (1100, 600), (20, 50)),
+        images=((61, 37), (20, 50), (1100, 600)),
         published=("model.vision_tower.", "model.vision_tower.vision_model."), keeps_colors=False, is_whole=True, patch=16, write_preprocessor=write_saved,
     ),
     "internvl": Vision(

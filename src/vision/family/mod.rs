@@ -55,6 +55,7 @@ mod tests {
     fn the_page_of_models_names_every_projector() {
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("docs/models.md");
         let page = std::fs::read_to_string(page).unwrap();
+        let (_, page) = page.split_once("\n## Vision\n").unwrap();
         for family in FAMILIES {
             assert!(page.contains(&format!("\n| `{}` |", family.projector)), "{}", family.projector);
         }

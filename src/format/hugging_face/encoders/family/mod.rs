@@ -58,6 +58,8 @@ mod tests {
     fn the_page_of_models_names_every_directory() {
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("docs/models.md");
         let page = std::fs::read_to_string(page).unwrap();
+        // Some projectors have the name of an architecture, whose table is before the section.
+        let (_, page) = page.split_once("\n## Vision\n").unwrap();
         for family in FAMILIES {
             let row = page.lines().find(|line| line.starts_with(&format!("| `{}` |", family.projector)));
             let row = row.unwrap_or_else(|| panic!("no row of {}", family.projector));
