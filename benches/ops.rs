@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use cuelight_engine::backend::cpu::default_threads;
 use cuelight_engine::backend::cpu::team::ThreadTeam;
-use cuelight_shaders::attention::Attention;
+use cuelight_shaders::attention::{Attention, EachOther};
 use cuelight_shaders::cpu::{ActivationBits, Kernel, Solo, Team};
 use cuelight_shaders::experts::{ExpertMatrix, Experts, RouteWeighting};
 use cuelight_shaders::glu::Activation;
@@ -81,6 +81,7 @@ fn bench_attention(bencher: divan::Bencher<'_, '_>, positions: Range<u32>) {
         scale: 0.125,
         window: None,
         sees_later: false,
+        each_other: EachOther::All,
         softcap: None,
         sinks: None,
         slopes: None,

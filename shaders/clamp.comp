@@ -1,5 +1,5 @@
 #version 460
-// Limits values to a range around 0.
+// Limits values to a range: the least value has the bits of `variant`, the largest is `parameter`.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -7,5 +7,5 @@
 
 void main() {
     uint i;
-    if (find_value(i)) y.at[i] = clamp(a.at[i], -parameter, parameter);
+    if (find_value(i)) y.at[i] = clamp(a.at[i], uintBitsToFloat(variant), parameter);
 }

@@ -108,7 +108,7 @@ impl CostArgs<'_> {
 mod tests {
     use super::*;
     use crate::add::Add as AddOp;
-    use crate::attention::{Attention, Window};
+    use crate::attention::{Attention, EachOther, Window};
     use crate::embed::Embed;
     use crate::kv::{KvCache, KvShape, KvType};
     use crate::matmul::Linear;
@@ -198,6 +198,7 @@ mod tests {
             scale: 1.0,
             window: None,
             sees_later: false,
+            each_other: EachOther::All,
             softcap: None,
             sinks: None,
             slopes: None,

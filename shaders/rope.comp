@@ -15,7 +15,7 @@ layout(push_constant, scalar) uniform Push {
     uint width;
     uint head_dim;
     uint pairs;
-    uint interleaved;
+    uint distance_of_pair;
     float magnitude;
 };
 
@@ -32,8 +32,8 @@ void main() {
         y.at[rest] = x.at[rest];
         return;
     }
-    uint first = start + (interleaved != 0 ? 2 * pair : pair);
-    uint second = interleaved != 0 ? first + 1 : first + pairs;
+    uint first = start + pair / distance_of_pair * 2 * distance_of_pair + pair % distance_of_pair;
+    uint second = first + distance_of_pair;
     vec2 values = vec2(x.at[first], x.at[second]);
     vec2 rotated = rotate(values, rope_position(step, row, pair), frequencies.at[pair], magnitude);
     y.at[first] = rotated.x;

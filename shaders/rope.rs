@@ -15,6 +15,8 @@ pub enum RopePairs {
     Interleaved,
     /// Halves: `(0, d/2), (1, d/2 + 1), …`, as in GPT-NeoX.
     Halves,
+    /// The quarters of each half: `(0, d/4), (1, d/4 + 1), …`, then `(d/2, 3d/4), …`, as in the vision tower of Gemma 4.
+    Quarters,
 }
 
 /// By which of the three positions of a row each pair is rotated: that in time (0), or that of the row (1) or the column (2) of an
@@ -82,7 +84,7 @@ impl Rope {
     /// A rotation of heads of `head_dim` values.
     ///
     /// # Errors
-    /// [`ShapeError`] when there are more frequencies than pairs in a head.
+    /// [`ShapeError`] when there are more frequencies than pairs in a head, or an odd number of them for quarters.
     pub fn new(head_dim: usize, pairs: RopePairs, frequencies: Arc<[f32]>, magnitude: f32) -> Result<Self, ShapeError> {
         if frequencies.len() * 2 > head_dim {
             return Err(ShapeError::Mismatch {
@@ -91,6 +93,9 @@ impl Rope {
                 found: frequencies.len() * 2,
                 expected: format!("at most head_dim {head_dim}"),
             });
+        }
+        if pairs == RopePairs::Quarters {
+            ShapeError::check("rope", "number of pairs modulo 2", frequencies.len() % 2, 0)?;
         }
         Ok(Rope { head_dim, pairs, frequencies, magnitude, axes: RopeAxes::Time })
     }
@@ -119,10 +124,15 @@ impl Rope {
         self.frequencies.len()
     }
 
-    /// Whether the values of a pair are neighbours.
+    /// How many values after the first one of a pair the second one is. As many pairs follow one another.
     #[must_use]
-    pub fn is_interleaved(&self) -> bool {
-        self.pairs == RopePairs::Interleaved
+    pub fn distance(&self) -> usize {
+        let distance = match self.pairs {
+            RopePairs::Interleaved => 1,
+            RopePairs::Halves => self.frequencies.len(),
+            RopePairs::Quarters => self.frequencies.len() / 2,
+        };
+        distance.max(1)
     }
 
     /// The factor of rotated values.
@@ -133,10 +143,9 @@ impl Rope {
 
     /// The indices of the values of a pair in a head.
     fn pair(&self, index: usize) -> (usize, usize) {
-        match self.pairs {
-            RopePairs::Interleaved => (2 * index, 2 * index + 1),
-            RopePairs::Halves => (index, index + self.frequencies.len()),
-        }
+        let distance = self.distance();
+        let first = index / distance * 2 * distance + index % distance;
+        (first, first + distance)
     }
 
     fn rotate_heads(&self, angles: &[(f32, f32)], x: &[f32], y: &mut [f32]) {
@@ -208,7 +217,7 @@ impl Rope {
             .size(input.width)
             .size(self.head_dim)
             .size(pairs)
-            .word(u32::from(self.is_interleaved()))
+            .size(self.distance())
             .float(self.magnitude);
         let invocations = input.width / self.head_dim * (self.head_dim - pairs);
         let mut dispatch = args.each_column(Module::Rope, push, invocations);
@@ -234,14 +243,19 @@ pub fn reference(rope: &Rope, positions: [u32; 3], x: &[f32]) -> Vec<f64> {
     y
 }
 
-/// The expected results: both pairings, whole and partial heads, positions up to 130,000.
+/// The expected results: every pairing, whole and partial heads, positions up to 130,000.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let shapes = [(64, 32), (128, 64), (40, 10), (6, 3), (7, 2)];
     let pairings = [RopePairs::Interleaved, RopePairs::Halves];
     let plain = shapes.into_iter().flat_map(|shape| pairings.map(|pairs| case(pairs, RopeAxes::Time, shape)));
     let axes = [RopeAxes::Runs([8, 12, 12]), RopeAxes::InTurns([11, 10])];
-    plain.chain(axes.into_iter().flat_map(|axes| pairings.map(|pairs| case(pairs, axes, (64, 32))))).collect()
+    let by_axes = axes.into_iter().flat_map(|axes| pairings.map(|pairs| case(pairs, axes, (64, 32))));
+    let quarters = [(64, 32), (72, 36), (40, 10), (6, 2)].map(|shape @ (_, pairs)| {
+        let half = pairs as u32 / 2;
+        case(RopePairs::Quarters, RopeAxes::Runs([0, half, half]), shape)
+    });
+    plain.chain(by_axes).chain(quarters).collect()
 }
 
 /// Positions on the axes of an image whose first row is at `position`.
@@ -283,9 +297,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_kernel_agrees_with_the_reference(rows in 1usize..4, half in 1usize..20, rest in 0usize..5, halves: bool, seed: u64) {
+        fn every_kernel_agrees_with_the_reference(rows in 1usize..4, half in 1usize..20, rest in 0usize..5, pairing in 0usize..3, seed: u64) {
+            let pairs = [RopePairs::Halves, RopePairs::Interleaved, RopePairs::Quarters][pairing];
+            let half = if pairs == RopePairs::Quarters { 2 * half } else { half };
             let head_dim = 2 * half + rest;
-            let pairs = if halves { RopePairs::Halves } else { RopePairs::Interleaved };
             let frequencies: Arc<[f32]> = (0..half).map(|i| 10000f32.powf(-(i as f32) / half as f32)).collect();
             let rope = Rope::new(head_dim, pairs, frequencies, 1.1).unwrap();
             let query = values(seed, rows * 3 * head_dim);
@@ -301,6 +316,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn every_value_belongs_to_one_pair() {
+        let pairs = |pairs| {
+            let rope = Rope::new(9, pairs, vec![1.0; 4].into(), 1.0).unwrap();
+            (0..4).map(|pair| rope.pair(pair)).collect::<Vec<_>>()
+        };
+        assert_eq!(pairs(RopePairs::Interleaved), [(0, 1), (2, 3), (4, 5), (6, 7)]);
+        assert_eq!(pairs(RopePairs::Halves), [(0, 4), (1, 5), (2, 6), (3, 7)]);
+        assert_eq!(pairs(RopePairs::Quarters), [(0, 2), (1, 3), (4, 6), (5, 7)]);
+        assert!(Rope::new(6, RopePairs::Quarters, vec![1.0; 3].into(), 1.0).is_err());
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub struct MediaSpec {
     /// The token that stands at the rows of an item (`<image_soft_token>`, `<|AUDIO|>`): the first of these that the vocabulary
     /// has.
     pub row_tokens: Vec<String>,
-    /// Whether the rows of an item see each other (Gemma 3), not only the rows before them.
+    /// Whether the rows of an item see each other (Gemma 3, 4), not only the rows before them.
     pub rows_see_each_other: bool,
     /// Values of an embedding row: the hidden size of the text model, and as many for each of its deep layers.
     pub width: usize,

@@ -21,11 +21,25 @@ use server_process::ServerProcess;
 /// Largest difference of a log-probability, in nats. A color of a resized image may differ by one step of 8 bits.
 const GATE: f64 = 0.02;
 
-const FAMILIES: [&str; 9] =
-    ["gemma3", "idefics3", "internvl", "llava", "pixtral", "qwen2vl", "qwen2_5vl", "qwen3vl", "qwen3_5"];
+const FAMILIES: [&str; 13] = [
+    "gemma3",
+    "gemma4",
+    "gemma4-e",
+    "gemma4_unified",
+    "idefics3",
+    "internvl",
+    "lfm2",
+    "llava",
+    "pixtral",
+    "qwen2vl",
+    "qwen2_5vl",
+    "qwen3vl",
+    "qwen3_5",
+];
 
 /// Those whose directory has the language model too.
-const DIRECTORIES: [&str; 5] = ["pixtral", "qwen2vl", "qwen2_5vl", "qwen3vl", "qwen3_5"];
+const DIRECTORIES: [&str; 9] =
+    ["gemma4", "gemma4-e", "gemma4_unified", "lfm2", "pixtral", "qwen2vl", "qwen2_5vl", "qwen3vl", "qwen3_5"];
 
 /// The expected values of a model, of which `tests/generate/vision.py` writes more.
 #[derive(Deserialize)]
@@ -184,7 +198,7 @@ async fn a_directory_is_all_that_a_model_needs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_chunk_size_and_no_cache_changes_a_bit() {
-    for family in ["gemma3", "idefics3"] {
+    for family in ["gemma3", "gemma4", "gemma4-e", "idefics3", "lfm2"] {
         let Expected { images, .. } = expected(family);
         let content =
             || json!([text("The "), image_of(&images[0]), text(" and "), image_of(&images[1]), text(" storm.")]);

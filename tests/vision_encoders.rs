@@ -6,7 +6,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::gguf::write::GgufBuilder;
@@ -119,7 +119,7 @@ fn images_are_prepared_as_by_transformers() {
         let preparation = plan(&tower_options(expected.path("mmproj.gguf"))).unwrap().preparation();
         let spec = preparation.spec();
         assert_eq!((&spec.row_tokens, &spec.placeholder), (&vec![expected.row_token.clone()], &expected.placeholder));
-        assert_eq!(spec.width, expected.width);
+        assert_eq!((spec.width, spec.rows_see_each_other), (expected.width, expected.rows_see_each_other));
         for of_image in &expected.images {
             let prepared = preparation.prepare(&image(of_image.width, of_image.height)).unwrap();
             assert_eq!(text_of(&prepared.parts, &expected.row_token), of_image.text, "{}", expected.family());
@@ -313,6 +313,52 @@ fn sizes_that_no_tower_has_are_refused() {
         let message = fault(&keys, "gemma3");
         assert!(message.contains("clip.vision."), "{key} {value}: {message}");
     }
+}
+
+/// A copy of the directory of a model.
+fn copied_directory(family: &str) -> tempfile::TempDir {
+    let expected = all().into_iter().find(|expected| expected.family() == family).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(expected.path("directory")).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+    }
+    folder
+}
+
+/// The error of a directory.
+fn fault_of_directory(folder: &Path) -> String {
+    let Err(error) = plan(&tower_options(folder.to_owned())) else { panic!("it is a tower") };
+    error.to_string()
+}
+
+#[test]
+fn limits_that_no_value_is_within_are_refused_with_their_tensors() {
+    let folder = copied_directory("gemma4-e");
+    let path = folder.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let header = usize::try_from(u64::from_le_bytes(*bytes.first_chunk().unwrap())).unwrap();
+    let tensors: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+    let least = &tensors["model.vision_tower.encoder.layers.0.self_attn.k_proj.output_min"]["data_offsets"][0];
+    let start = 8 + header + usize::try_from(least.as_u64().unwrap()).unwrap();
+    for value in [50.0_f32, f32::NAN] {
+        bytes[start..start + 4].copy_from_slice(&value.to_le_bytes());
+        std::fs::write(&path, &bytes).unwrap();
+        let message = fault_of_directory(folder.path());
+        let expected = "number of values from v.blk.0.attn_k.output_min to v.blk.0.attn_k.output_max is 0";
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn tables_that_are_shorter_than_tiles_are_refused() {
+    let folder = copied_directory("gemma4");
+    let path = folder.path().join("processor_config.json");
+    let stated = std::fs::read_to_string(&path).unwrap();
+    assert!(stated.contains("\"max_soft_tokens\": 70"));
+    std::fs::write(&path, stated.replace("\"max_soft_tokens\": 70", "\"max_soft_tokens\": 280")).unwrap();
+    let message = fault_of_directory(folder.path());
+    let expected = "tensor \"v.position_embd.weight\" is [420, 16], but the metadata says [1680, 16]";
+    assert!(message.contains(expected), "{message}");
 }
 
 proptest! {

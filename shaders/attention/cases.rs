@@ -6,12 +6,12 @@
 
 use std::ops::Range;
 
-use super::{Attention, KvShape, KvType, RowsInStep, Window, reference};
+use super::{Attention, EachOther, KvShape, KvType, RowsInStep, Window, reference};
 use crate::cases::{Case, CaseBatch, CaseCache, CaseStep, Expected};
 use crate::fusion::FusedCase;
 use crate::gpu::RowCount;
 use crate::kv::{BLOCK_TOKENS, SCALE_GROUP};
-use crate::op::Sight::{self, Before, Canvas, EachOther};
+use crate::op::Sight::{self, Before, Canvas};
 use crate::quant::random;
 use crate::rope::{self, Rope, RopeAxes, RopePairs};
 
@@ -70,6 +70,8 @@ pub fn cases() -> Vec<Case> {
             shaped(64, 2, 4, Some(100), None),
             shaped(256, 1, 2, None, Some(30.0)),
             of_shape(KvShape::latent(48, 40), 16, Some(300), None),
+            Attention { each_other: EachOther::FromWindow, ..shaped(64, 2, 4, Some(100), None) },
+            Attention { each_other: EachOther::Before, ..shaped(32, 1, 3, None, None) },
         ]
         .map(|attention| sight_case(&Sequences::new(attention, &[800, 301, 40], exact_values), kv_type));
         let forms = other_forms().map(other).into_iter().chain(both_ways).chain(selected).chain(sights);
@@ -110,7 +112,7 @@ fn other_forms() -> [Attention; 9] {
     ]
 }
 
-/// Attention with a fused rotation: both pairings, whole heads and parts of them, heads that are not whole quads, keys
+/// Attention with a fused rotation: every pairing, whole heads and parts of them, heads that are not whole quads, keys
 /// and values of different lengths, every type of cache.
 pub fn rotated_cases() -> Vec<FusedCase> {
     let unequal = of_shape(KvShape { value_dim: 72, ..KvShape::grouped(1, 24) }, 3, None, None);
@@ -129,7 +131,12 @@ pub fn rotated_cases() -> Vec<FusedCase> {
         let axes = [RopeAxes::Runs([8, 12, 12]), RopeAxes::InTurns([11, 10])].into_iter().flat_map(move |axes| {
             pairings.map(|pairing| rotated_case(&shaped(64, 2, 4, None, None), (32, pairing, axes), kv_type))
         });
-        shapes.clone().into_iter().flat_map(of_shape).chain(axes)
+        // Quarters that are whole quads, that are not, and of a part of the head.
+        let quarters = [(64, 32), (72, 36), (40, 10)].map(|(head_dim, pairs)| {
+            let axes = RopeAxes::Runs([0, pairs as u32 / 2, pairs as u32 / 2]);
+            rotated_case(&shaped(head_dim, 2, 2, None, None), (pairs, RopePairs::Quarters, axes), kv_type)
+        });
+        shapes.clone().into_iter().flat_map(of_shape).chain(axes).chain(quarters)
     };
     KvType::ALL.iter().flat_map(of_type).collect()
 }
@@ -216,6 +223,7 @@ pub(super) fn of_shape(kv: KvShape, group: usize, window: Option<usize>, softcap
         scale,
         window,
         sees_later,
+        each_other: EachOther::All,
         softcap,
         sinks: None,
         slopes: None,
@@ -256,13 +264,19 @@ fn selected_of(most: usize, position: usize) -> Vec<usize> {
 }
 
 fn case(sequences: &Sequences, kv_type: KvType, tolerance: f64, steps: &[Ranges]) -> Case {
-    let Attention { n_heads, kv, window, softcap, sees_later, ref sinks, ref slopes, most_selected, .. } =
-        sequences.attention;
+    let Attention {
+        n_heads, kv, window, softcap, sees_later, each_other, ref sinks, ref slopes, most_selected, ..
+    } = sequences.attention;
     let KvShape { n_kv_heads, key_dim, value_dim, values_in_keys } = kv;
     let form = if values_in_keys { ", latent" } else { "" };
     let sinks = if sinks.is_some() { ", sinks" } else { "" };
     let slopes = if slopes.is_some() { ", slopes" } else { "" };
-    let later = if sees_later { ", both ways" } else { "" };
+    let later = match (sees_later, each_other) {
+        (true, _) => ", both ways",
+        (false, EachOther::All) => "",
+        (false, EachOther::FromWindow) => ", each other from the window on",
+        (false, EachOther::Before) => ", never each other",
+    };
     let selected = if most_selected.is_some() { ", selected" } else { "" };
     let name = format!(
         "{kv_type}, {n_heads}/{n_kv_heads} heads of {key_dim}/{value_dim}{form}, window {window:?}, cap {softcap:?}{sinks}{slopes}{later}{selected}"
@@ -279,8 +293,8 @@ fn sight_case(sequences: &Sequences, kv_type: KvType) -> Case {
         (vec![(1, 30..62)], vec![Before, Canvas, Before]),
         (vec![(0, 257..513), (2, 0..20), (1, 30..62)], vec![Canvas, Canvas, Before]),
         (vec![(2, 20..21), (0, 257..260)], vec![Canvas, Before, Before]),
-        (vec![(1, 30..190), (0, 257..513), (2, 20..21)], vec![EachOther, EachOther, Before]),
-        (vec![(2, 0..40), (1, 190..191)], vec![Canvas, EachOther, EachOther]),
+        (vec![(1, 30..190), (0, 257..513), (2, 20..21)], vec![Sight::EachOther, Sight::EachOther, Before]),
+        (vec![(2, 0..40), (1, 190..191)], vec![Canvas, Sight::EachOther, Sight::EachOther]),
     ];
     let of_step = |(ranges, sights): &(Ranges, Vec<Sight>)| {
         let mut step = sequences.case_step(ranges, 2e-5);

@@ -25,7 +25,7 @@
 //! subgroups; a value that a matrix reads from shared memory is multiplied as often as a subgroup has queries. With 4
 //! subgroups, spans of 64 positions and heads of 128 values a workgroup has 35 KiB of shared memory.
 
-use super::{Attention, PIECE_TOKENS, Window};
+use super::{Attention, EachOther, PIECE_TOKENS, Window};
 use crate::fusion::FusesWith;
 use crate::gpu::{DeviceLimits, DeviceValue, Dispatch, GpuArgs, Module, Push, Region};
 use crate::kv::{KvShape, KvType, values_together};
@@ -339,9 +339,14 @@ pub(crate) fn head_constants(kv: KvShape, kv_type: KvType) -> [(u32, u32); 4] {
     [cache_constant(kv_type), (21, key_dim as u32), (22, value_dim as u32), (23, u32::from(values_in_keys))]
 }
 
-/// The specialization constant for rows that see later rows (`attention/runs.glsl`).
-fn later_constant(attention: &Attention) -> (u32, u32) {
-    (5, u32::from(attention.sees_later))
+/// The specialization constants for rows that see later rows (`attention/runs.glsl`).
+fn later_constants(attention: &Attention) -> [(u32, u32); 2] {
+    let each_other = match attention.each_other {
+        EachOther::All => 0,
+        EachOther::FromWindow => 1,
+        EachOther::Before => 2,
+    };
+    [(5, u32::from(attention.sees_later)), (10, each_other)]
 }
 
 /// The address of the sinks, which are the first table, or 0.
@@ -397,7 +402,7 @@ fn store(attention: &Attention, args: &GpuArgs<'_>, rotation: Option<&Rotation<'
     let mut dispatch = args.each_column(Module::AttentionKvStore, push, invocations);
     dispatch.constants.extend(head_constants(attention.kv, args.kv.kv_type));
     if let Some(Rotation { rope, .. }) = rotation {
-        dispatch.constants.extend([(24, 1), (25, rope.n_pairs() as u32), (26, u32::from(rope.is_interleaved()))]);
+        dispatch.constants.extend([(24, 1), (25, rope.n_pairs() as u32), (26, rope.distance() as u32)]);
         dispatch.constants.extend(rope.axes().constants());
     }
     let reads = [Some(key), value, query].into_iter().flatten().collect();
@@ -541,7 +546,8 @@ impl<'a> Run<'a> {
             .size(attention.selects(args.context_tokens).unwrap_or(0))
             .float(attention.scale)
             .float(attention.softcap.unwrap_or(0.0));
-        constants.extend([(2, u32::from(division.split)), division.constant(), later_constant(attention)]);
+        constants.extend([(2, u32::from(division.split)), division.constant()]);
+        constants.extend(later_constants(attention));
         constants.extend(head_constants(attention.kv, args.kv.kv_type));
         // The validation layer (1.4.309) looks up the matrix shapes by index and not by id. The ids of
         // `attend_matrices.comp` up to these have no gaps, so after sorting the index of each is its id.
@@ -571,8 +577,8 @@ impl<'a> Run<'a> {
             .size(chunk)
             .size(division.pieces)
             .size(attention.selects(args.context_tokens).unwrap_or(0));
-        let mut constants =
-            vec![(0, args.device.subgroup_size), rows.constant(), division.constant(), later_constant(attention)];
+        let mut constants = vec![(0, args.device.subgroup_size), rows.constant(), division.constant()];
+        constants.extend(later_constants(attention));
         constants.extend(head_constants(attention.kv, args.kv.kv_type));
         division.split.then(|| Dispatch {
             module: Module::AttentionMerge,

@@ -11,7 +11,7 @@
 
 layout(constant_id = 24) const bool ROTATES = false;
 layout(constant_id = 25) const uint PAIRS = 1;             // of a head that are rotated; the rest is copied
-layout(constant_id = 26) const bool INTERLEAVED = false;   // a pair is two neighbours, not one value of each half
+layout(constant_id = 26) const uint DISTANCE = 1;          // between the values of a pair; as many pairs follow one another
 
 layout(push_constant, scalar) uniform Push {
     Floats key;
@@ -31,11 +31,11 @@ layout(push_constant, scalar) uniform Push {
 const uint OWN_QUADS = VALUES_TOGETHER / 4;
 const uint MOST_QUADS = 8;
 
-// Whether quads are loaded whole, so that their loads are under way at once: none is partly rotated, and the halves of its pairs
-// are quads too.
+// Whether quads are loaded whole, so that their loads are under way at once: none is partly rotated, and the other values of its
+// pairs are a quad too.
 bool has_whole_quads() {
     if (KEY_DIM % 4 > 0 || VALUE_DIM % 4 > 0) return false;
-    if (ROTATES) return INTERLEAVED ? PAIRS % 2 == 0 : PAIRS % 4 == 0;
+    if (ROTATES) return DISTANCE == 1 ? PAIRS % 2 == 0 : DISTANCE % 4 == 0;
     return true;
 }
 
@@ -44,10 +44,10 @@ uint position;
 
 // A rotated value of the head that starts at `start`.
 float rotated_value(Floats x, uint start, uint column) {
-    uint pair = INTERLEAVED ? column / 2 : column % PAIRS;
-    uint first = INTERLEAVED ? 2 * pair : pair;
-    uint second = INTERLEAVED ? first + 1 : first + PAIRS;
-    vec2 values = vec2(x.at[start + first], x.at[start + second]);
+    uint run = column / (2 * DISTANCE);
+    uint pair = run * DISTANCE + column % DISTANCE;
+    uint first = pair + run * DISTANCE;
+    vec2 values = vec2(x.at[start + first], x.at[start + first + DISTANCE]);
     vec2 rotated = rotate(values, rope_position(step, row, pair), frequencies.at[pair], magnitude);
     return column == first ? rotated.x : rotated.y;
 }
@@ -59,20 +59,21 @@ vec4 load_whole(Floats x, uint start) {
 
 // Four rotated values of the head that starts at `start`.
 vec4 rotated_quad(Floats x, uint start, uint column) {
-    if (INTERLEAVED) {
+    if (DISTANCE == 1) {
         vec4 pairs = load_whole(x, start + column);
         vec2 of_pairs = uintBitsToFloat(WordPairs(uint64_t(frequencies)).at[column / 4]);
         vec2 first = rotate(pairs.xy, rope_position(step, row, column / 2), of_pairs.x, magnitude);
         return vec4(first, rotate(pairs.zw, rope_position(step, row, column / 2 + 1), of_pairs.y, magnitude));
     }
-    uint pair = column % PAIRS;
-    vec4 first = load_whole(x, start + pair);
-    vec4 second = load_whole(x, start + pair + PAIRS);
+    uint run = column / (2 * DISTANCE);
+    uint pair = run * DISTANCE + column % DISTANCE;
+    vec4 first = load_whole(x, start + pair + run * DISTANCE);
+    vec4 second = load_whole(x, start + pair + (run + 1) * DISTANCE);
     vec4 of_pairs = load_whole(frequencies, pair);
     vec4 quad;
     [[unroll]] for (uint i = 0; i < 4; i++) {
         vec2 rotated = rotate(vec2(first[i], second[i]), rope_position(step, row, pair + i), of_pairs[i], magnitude);
-        quad[i] = column < PAIRS ? rotated.x : rotated.y;
+        quad[i] = column % (2 * DISTANCE) < DISTANCE ? rotated.x : rotated.y;
     }
     return quad;
 }

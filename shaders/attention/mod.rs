@@ -61,6 +61,18 @@ impl Window {
     }
 }
 
+/// What rows that [see each other](Sight::EachOther) see in a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum EachOther {
+    /// All of them, and before them what the window of each includes.
+    #[default]
+    All,
+    /// Those that the window of each includes, and all after it.
+    FromWindow,
+    /// What other rows see: those before it that its window includes.
+    Before,
+}
+
 /// The rows of one sequence in a step.
 #[derive(Debug, Clone, Copy)]
 struct RowsInStep {
@@ -111,6 +123,8 @@ pub struct Attention {
     /// Whether a row also sees the rows of its sequence after it. All of these are then in the same step. A window of
     /// last positions extends as far ahead of a row as back.
     pub sees_later: bool,
+    /// What rows that [see each other](Sight::EachOther) see.
+    pub each_other: EachOther,
     /// Soft cap on the scores.
     pub softcap: Option<f32>,
     /// A learned score for each query head, `[n_heads]`, which joins the softmax without a value.
@@ -172,10 +186,11 @@ impl Attention {
     /// The positions that the row at `position` of these rows of a sequence sees; the indices of its selected positions if
     /// these are selected.
     fn visible(&self, position: usize, RowsInStep { sight, start, end }: RowsInStep) -> Range<usize> {
-        match sight {
-            Sight::Before => {}
-            Sight::EachOther => return self.first_visible(position).min(start)..end,
-            Sight::Canvas => return self.first_visible(start)..end,
+        match (sight, self.each_other) {
+            (Sight::Before, _) | (Sight::EachOther, EachOther::Before) => {}
+            (Sight::EachOther, EachOther::All) => return self.first_visible(position).min(start)..end,
+            (Sight::EachOther, EachOther::FromWindow) => return self.first_visible(position)..end,
+            (Sight::Canvas, _) => return self.first_visible(start)..end,
         }
         let after = match self.window {
             _ if !self.sees_later => self.most_selected.map_or(position + 1, |most| most.min(position + 1)),

@@ -4,6 +4,10 @@
 
 layout(constant_id = 4) const bool ALONE = false;
 layout(constant_id = 5) const bool LATER = false;
+layout(constant_id = 10) const uint EACH_OTHER = 0; // the value of `EachOther`
+
+const uint EACH_OTHER_ALL = 0;
+const uint EACH_OTHER_BEFORE = 2;
 
 uint run_end(Step step, uint run) {
     return run + 1 < step.runs ? step.run_starts.at[run + 1] : step.rows;
@@ -43,7 +47,8 @@ uvec2 seen_by(Step step, uint row, uint window, uint chunk) {
     uint sight = step.sights.at[2 * sequence];
     uint start = step.sights.at[2 * sequence + 1];
     uint first = first_in_sight(sight == SIGHT_CANVAS ? start : position, window, chunk);
-    if (sight == SIGHT_EACH_OTHER) first = min(first, start);
+    if (sight == SIGHT_EACH_OTHER && EACH_OTHER == EACH_OTHER_ALL) first = min(first, start);
+    if (sight == SIGHT_EACH_OTHER && EACH_OTHER == EACH_OTHER_BEFORE) sight = SIGHT_BEFORE;
     if (!LATER && sight == SIGHT_BEFORE) return uvec2(first, position + 1);
     uint after = position + end_of_run(step, row) - row;
     return uvec2(first, window > 0 && sight == SIGHT_BEFORE ? min(after, position + window) : after);

@@ -196,12 +196,18 @@ proptest! {
         n_kv_heads in 1usize..3, group in 1usize..4, head_dim in 1usize..70, window in prop::option::of(1usize..40),
         before in 0usize..300, rows in 1usize..70, kv_type in prop::sample::select(KvType::ALL), seed: u64,
         sight in prop::sample::select(vec![Sight::EachOther, Sight::Canvas]),
+        each_other in prop::sample::select(vec![EachOther::All, EachOther::FromWindow, EachOther::Before]),
     ) {
-        let attention = shaped(head_dim, n_kv_heads, group, window, None);
+        let attention = Attention { each_other, ..shaped(head_dim, n_kv_heads, group, window, None) };
         let len = before + rows;
-        let first = |row: usize| {
+        let seen = |row: usize| {
             let position = if sight == Sight::Canvas { before } else { before + row };
-            window.map_or(0, |window| (position + 1).saturating_sub(window)).min(before)
+            let first = window.map_or(0, |window| (position + 1).saturating_sub(window));
+            match (sight, each_other) {
+                (Sight::EachOther, EachOther::FromWindow) => first..len,
+                (Sight::EachOther, EachOther::Before) => first..position + 1,
+                _ => first.min(before)..len,
+            }
         };
         for kernel in supported_kernels() {
             let world = World::new(attention.clone(), &[len, 50], kv_type, seed);
@@ -211,7 +217,7 @@ proptest! {
             let seeing = [(0, before..len)];
             let alone = world.step_with_sights(kernel, &Solo, &seeing, &[sight, Sight::Before]);
             for (row, found) in alone.iter().enumerate() {
-                assert_close(found, &world.sequences.reference_of(0, before + row, first(row)..len), rounding(kv_type));
+                assert_close(found, &world.sequences.reference_of(0, before + row, seen(row)), rounding(kv_type));
             }
             let ranges = [(1, 0..20), seeing[0].clone()];
             let shared = world.step_with_sights(kernel, &ReversedTeam, &ranges, &[sight, Sight::Before]);

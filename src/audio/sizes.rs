@@ -6,7 +6,7 @@ use super::family::Family;
 use crate::checkpoint::Checkpoint;
 use crate::load::LoadError;
 use crate::media::MediaKind;
-use crate::tower::blocks::{BlockActivation, BlockSizes};
+use crate::tower::blocks::{BlockActivation, BlockSizes, HeadForm};
 use crate::tower::keys::Keys;
 use crate::tower::merge::Merge;
 
@@ -55,7 +55,7 @@ impl AudioSizes {
             // A missing tensor is reported when the graph is built.
             rows: file.tensor(TABLE).map_or(1, |table| table.n_rows().clamp(1, MOST_ROWS as u64) as usize),
             layers: keys.within("block_count", 1, 1 << 10)?,
-            blocks: BlockSizes { hidden, heads, epsilon, activation, rotation: None },
+            blocks: BlockSizes { hidden, heads, epsilon, activation, rotation: None, heads_form: HeadForm::Scaled },
             merge: Merge { class_rows: 0, neighbours, merging: family.merging, hidden },
         })
     }

@@ -57,13 +57,17 @@ impl RaggedRows {
         self.selected.clear();
         self.hidden.clear();
         for (index, sequence) in (0..).zip(&step.sequences) {
+            let first = self.tokens.len();
             self.tokens.extend_from_slice(&sequence.tokens);
+            // Rows with embeddings of their own have those of no token in other tables: those of token 0, which is padding.
+            for EmbeddingRows { first: of_sequence, range, .. } in &sequence.embeddings {
+                self.tokens[first + of_sequence..][..range.len()].fill(0);
+            }
             self.positions.extend((sequence.first_position..).take(sequence.tokens.len()));
             self.sequences.extend(std::iter::repeat_n(index, sequence.tokens.len()));
             let (own, rows) = (sequence.tokens.len(), self.tokens.len());
             let wanted = sequence.logits.rows(own);
             self.selected.extend((rows - wanted..rows).map(|row| row as u32));
-            let first = rows - own;
             self.hidden.extend(sequence.hidden_rows().map(|row| (first + row) as u32));
         }
         self.fill_state(step);
@@ -438,6 +442,9 @@ mod tests {
         assert_eq!(refused(vec![given(1, 0..2), given(2, 0..1)]), "sequence 0 gives 1 embeddings from row 2 of 4 on");
         check(vec![of(vec![given(0, 0..1)])], Err("sequence 0 gives embeddings, but the engine takes none"));
         let step = Step { id: StepId(0), sequences: vec![rows(1, 0, &[1]), of(vec![given(1, 1..3)])] };
+        let mut ragged = RaggedRows::default();
+        ragged.fill(&step);
+        assert_eq!(ragged.tokens, [1, 1, 0, 0, 1], "rows with embeddings count as padding");
         let none = [0.0; 3];
         let expected = [none, none, [1.0, 3.0, 4.0], [1.0, 5.0, 6.0], none].concat();
         assert_eq!(step.graph_inputs(&limits), [expected]);

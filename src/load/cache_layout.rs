@@ -88,7 +88,7 @@ impl Write for Fnv {
 
 #[cfg(test)]
 mod tests {
-    use cuelight_shaders::attention::{Attention, Window};
+    use cuelight_shaders::attention::{Attention, EachOther, Window};
     use cuelight_shaders::kv::KvShape;
     use cuelight_shaders::scale::Scale;
 
@@ -110,6 +110,7 @@ mod tests {
             scale,
             window,
             sees_later: false,
+            each_other: EachOther::All,
             softcap: None,
             sinks: None,
             slopes: None,

@@ -1,6 +1,6 @@
 //! How each layer of a model is built: the options of its family and the metadata of its file, resolved to plain data.
 
-use cuelight_shaders::attention::{KvShape, Window};
+use cuelight_shaders::attention::{EachOther, KvShape, Window};
 use cuelight_shaders::causal_conv::CausalConv;
 use cuelight_shaders::experts::{Groups, RouteWeighting, Scoring};
 use cuelight_shaders::gated_delta::DeltaShape;
@@ -212,6 +212,8 @@ pub struct AttentionLayer {
     pub window: Option<Window>,
     /// Whether a row also sees the later rows of its sequence.
     pub sees_later: bool,
+    /// What rows of media see that see each other.
+    pub each_other: EachOther,
     /// How queries and keys are rotated; `None` if they are not.
     pub rope: Option<RopeSpec>,
     /// How queries are scaled by their position.

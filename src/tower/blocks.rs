@@ -1,11 +1,16 @@
 //! The transformer layers of a tower, each row of which sees all others of its sequence.
 
+use std::cmp::Ordering;
+use std::sync::Arc;
+
 use cuelight_shaders::activate::{Activate, Pointwise};
 use cuelight_shaders::add::Add;
-use cuelight_shaders::attention::{Attention, KvShape};
+use cuelight_shaders::attention::{Attention, EachOther, KvShape};
+use cuelight_shaders::clamp::Clamp;
 use cuelight_shaders::glu::{Activation, Glu};
 use cuelight_shaders::layer_norm::LayerNorm;
 use cuelight_shaders::matmul::Linear;
+use cuelight_shaders::op::ShapeError;
 use cuelight_shaders::rms_norm::RmsNorm;
 use cuelight_shaders::rope::Rope;
 use cuelight_shaders::scale::Scale;
@@ -31,6 +36,17 @@ pub struct BlockSizes {
     pub activation: BlockActivation,
     /// The rotation of queries and keys, if there is one.
     pub rotation: Option<Rope>,
+    /// How heads attend.
+    pub heads_form: HeadForm,
+}
+
+/// How heads attend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadForm {
+    /// Scores are divided by the root of the length of a head.
+    Scaled,
+    /// Scores stay as they are, and the values of each head have a root mean square of 1.
+    NormedValues,
 }
 
 /// The activation of the feed-forwards.
@@ -82,11 +98,55 @@ impl BlockBuilder<'_, '_> {
         if self.weights.has(&format!("{stem}.weight")) { self.norm(stem, x) } else { Ok(x) }
     }
 
-    /// Matrices that share their input, with biases where the file has them: (stem, outputs).
+    /// A norm of each head or of all of them, if the file has its tensors.
+    fn optional_head_norm(&mut self, stem: &str, x: ValueId) -> Result<ValueId, BuildError> {
+        let (name, length) = (format!("{stem}.weight"), self.sizes.kv().key_dim);
+        if length == self.sizes.hidden || self.weights.columns(&name) != Some(length) {
+            return self.optional_norm(stem, x);
+        }
+        let weight = self.weights.vector(&name, length)?;
+        Ok(self.graph.push_one(RmsNorm::new(weight, self.sizes.epsilon), &[x])?)
+    }
+
+    /// Matrices that share their input, with biases and limits of inputs and outputs where the file has them: (stem, outputs).
     ///
     /// # Errors
     /// [`BuildError`] when a tensor is missing or has the wrong shape.
     pub fn linear(&mut self, outputs: &[(String, usize)], x: ValueId) -> Result<Vec<ValueId>, BuildError> {
+        let limits = outputs.iter().map(|(stem, _)| self.limits(stem, "input")).collect::<Result<Vec<_>, _>>()?;
+        if limits.windows(2).any(|pair| pair[0] != pair[1]) {
+            let alone = outputs.iter().map(|output| Ok(self.linear(std::slice::from_ref(output), x)?[0]));
+            return alone.collect();
+        }
+        let x = self.limited(limits.first().copied().flatten(), x)?;
+        let products = self.products(outputs, x)?;
+        let of_output = |((stem, _), product): (&(String, usize), ValueId)| {
+            let limits = self.limits(stem, "output")?;
+            self.limited(limits, product)
+        };
+        outputs.iter().zip(products).map(of_output).collect()
+    }
+
+    /// The least and the largest value of the inputs or outputs of a matrix, if the file limits them.
+    fn limits(&mut self, stem: &str, side: &str) -> Result<Option<[f32; 2]>, BuildError> {
+        let [least, most] = ["min", "max"].map(|end| self.weights.optional_vector(&format!("{stem}.{side}_{end}"), 1));
+        let (least, most) = (least?, most?);
+        let limit = |stored: Option<Arc<[f32]>>, none: f32| stored.map_or(none, |stored| stored[0]);
+        let limits = [limit(least, f32::NEG_INFINITY), limit(most, f32::INFINITY)];
+        if limits[0].partial_cmp(&limits[1]).is_none_or(Ordering::is_gt) {
+            let what = format!("number of values from {stem}.{side}_min to {stem}.{side}_max");
+            return Err(ShapeError::Mismatch { op: "clamp", what, found: 0, expected: "above 0".into() }.into());
+        }
+        Ok(Some(limits).filter(|limits| *limits != [f32::NEG_INFINITY, f32::INFINITY]))
+    }
+
+    fn limited(&mut self, limits: Option<[f32; 2]>, x: ValueId) -> Result<ValueId, BuildError> {
+        let Some(limits) = limits else { return Ok(x) };
+        Ok(self.graph.push_one(Clamp::within(limits)?, &[x])?)
+    }
+
+    /// The products with matrices, plus biases where the file has them.
+    fn products(&mut self, outputs: &[(String, usize)], x: ValueId) -> Result<Vec<ValueId>, BuildError> {
         let columns = self.graph.width(x);
         let (mut matrices, mut biases) = (Vec::new(), Vec::new());
         for (stem, rows) in outputs {
@@ -96,16 +156,19 @@ impl BlockBuilder<'_, '_> {
         Ok(self.graph.push(Linear::new(matrices, biases)?, &[x])?)
     }
 
-    /// The layer of a stem: attention and feed-forward, each after a norm and added to its input.
+    /// The layer of a stem: attention and feed-forward, each after a norm and added to its input. Where the file has its tensors, a
+    /// norm follows each too.
     ///
     /// # Errors
     /// As [`BlockBuilder::norm`].
     pub fn layer(&mut self, stem: &str, x: ValueId) -> Result<ValueId, BuildError> {
         let normed = self.norm(&format!("{stem}.ln1"), x)?;
         let attended = self.attention(stem, normed)?;
+        let attended = self.optional_norm(&format!("{stem}.attn_post_norm"), attended)?;
         let x = self.add(&format!("{stem}.ls1"), x, attended)?;
         let normed = self.norm(&format!("{stem}.ln2"), x)?;
         let fed = self.feed_forward(stem, normed)?;
+        let fed = self.optional_norm(&format!("{stem}.ffn_post_norm"), fed)?;
         self.add(&format!("{stem}.ls2"), x, fed)
     }
 
@@ -122,9 +185,16 @@ impl BlockBuilder<'_, '_> {
     fn attention(&mut self, stem: &str, x: ValueId) -> Result<ValueId, BuildError> {
         let BlockSizes { hidden, heads, .. } = self.sizes;
         let [query, key, value] = self.queries_keys_values(stem, x)?;
-        let query = self.optional_norm(&format!("{stem}.attn_q_norm"), query)?;
-        let key = self.optional_norm(&format!("{stem}.attn_k_norm"), key)?;
+        let query = self.optional_head_norm(&format!("{stem}.attn_q_norm"), query)?;
+        let key = self.optional_head_norm(&format!("{stem}.attn_k_norm"), key)?;
         let kv = self.sizes.kv();
+        let (scale, value) = match self.sizes.heads_form {
+            HeadForm::Scaled => (1.0 / (kv.key_dim as f32).sqrt(), value),
+            HeadForm::NormedValues => {
+                let norm = RmsNorm::new(vec![1.0; kv.value_dim].into(), self.sizes.epsilon);
+                (1.0, self.graph.push_one(norm, &[value])?)
+            }
+        };
         let [query, key] = match self.sizes.rotation.clone() {
             None => [query, key],
             Some(rotation) => {
@@ -137,9 +207,10 @@ impl BlockBuilder<'_, '_> {
             stores: true,
             n_heads: heads,
             kv,
-            scale: 1.0 / (kv.key_dim as f32).sqrt(),
+            scale,
             window: None,
             sees_later: true,
+            each_other: EachOther::All,
             softcap: None,
             sinks: None,
             slopes: None,

@@ -1,11 +1,15 @@
 //! The ops of a projector: from merged rows to embedding rows.
 
 use cuelight_shaders::activate::{Activate, Pointwise};
+use cuelight_shaders::add::Add;
+use cuelight_shaders::embed::Embed;
 use cuelight_shaders::glu::{Activation, Glu};
 use cuelight_shaders::layer_norm::LayerNorm;
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::reorder_columns::ReorderColumns;
 use cuelight_shaders::rms_norm::RmsNorm;
+use cuelight_shaders::scale::Scale;
+use cuelight_shaders::scale_columns::ScaleColumns;
 use cuelight_shaders::weight::Weight;
 
 use super::merge::Merge;
@@ -18,8 +22,16 @@ use crate::model::weights::Weights;
 pub enum HeadOp {
     /// A layer norm with this epsilon.
     LayerNorm(&'static str, f32),
+    /// The same, where the file has it.
+    OptionalLayerNorm(&'static str, f32),
     /// A root-mean-square norm with the epsilon of the projector.
     RmsNorm(&'static str),
+    /// The same without a weight.
+    UnweightedNorm,
+    /// Values times the root of their number.
+    TimesRootOfWidth,
+    /// Values minus those of the first tensor, times those of the second, where the file has them. Their names are whole.
+    OptionalStandard([&'static str; 2]),
     /// A matrix, with a bias where the file has one.
     Linear(&'static str),
     /// A matrix, where the file has it, for joined patches in another order: the first value of each patch, then the second one of
@@ -48,6 +60,7 @@ pub fn build(
     let mut x = head.graph.take(merge.width());
     for op in ops {
         x = match *op {
+            HeadOp::OptionalLayerNorm(stem, _) if !head.weights.has(&head.name(stem, "weight")) => x,
             HeadOp::OptionalByValue(stem) if !head.weights.has(&head.name(stem, "weight")) => x,
             HeadOp::OptionalByValue(stem) => {
                 let by_value = head.graph.push_one(ReorderColumns::new(by_value(merge).into()), &[x])?;
@@ -83,7 +96,7 @@ impl HeadBuilder<'_, '_> {
     fn push(&mut self, op: HeadOp, x: ValueId) -> Result<ValueId, BuildError> {
         let width = self.graph.width(x);
         match op {
-            HeadOp::LayerNorm(stem, epsilon) => {
+            HeadOp::LayerNorm(stem, epsilon) | HeadOp::OptionalLayerNorm(stem, epsilon) => {
                 let weight = self.weights.vector(&self.name(stem, "weight"), width)?;
                 let bias = self.weights.optional_vector(&self.name(stem, "bias"), width)?;
                 Ok(self.graph.push_one(LayerNorm::new(weight, bias, epsilon)?, &[x])?)
@@ -92,6 +105,11 @@ impl HeadBuilder<'_, '_> {
                 let weight = self.weights.vector(&self.name(stem, "weight"), width)?;
                 Ok(self.graph.push_one(RmsNorm::new(weight, self.epsilon), &[x])?)
             }
+            HeadOp::UnweightedNorm => {
+                Ok(self.graph.push_one(RmsNorm::new(vec![1.0; width].into(), self.epsilon), &[x])?)
+            }
+            HeadOp::TimesRootOfWidth => Ok(self.graph.push_one(Scale::new((width as f32).sqrt()), &[x])?),
+            HeadOp::OptionalStandard(names) => self.standard(names, x),
             HeadOp::Linear(stem) | HeadOp::OptionalByValue(stem) => {
                 let name = self.name(stem, "weight");
                 // A missing tensor is reported as such, and not as one of another shape.
@@ -116,6 +134,20 @@ impl HeadBuilder<'_, '_> {
             }
             HeadOp::Gelu => Ok(self.graph.push_one(Activate::new(Pointwise::Gelu), &[x])?),
         }
+    }
+
+    /// Values minus those of a tensor, times those of another one.
+    fn standard(&mut self, [mean, factors]: [&str; 2], x: ValueId) -> Result<ValueId, BuildError> {
+        if !self.weights.has(mean) && !self.weights.has(factors) {
+            return Ok(x);
+        }
+        let width = self.graph.width(x);
+        let minus: Vec<f32> = self.weights.vector(mean, width)?.iter().map(|mean| -mean).collect();
+        // A table of one row is that row for every row.
+        let minus = Embed::of_texts(Weight::from_f32(mean, 1, width, &minus));
+        let minus = self.graph.push_one(minus, &[])?;
+        let centered = self.graph.push_one(Add, &[x, minus])?;
+        Ok(self.graph.push_one(ScaleColumns::new(self.weights.vector(factors, width)?), &[centered])?)
     }
 }
 

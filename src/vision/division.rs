@@ -9,6 +9,8 @@ use super::resample::{Filter, resized, resized_part};
 pub struct DivisionKeys {
     /// Pixels of a side of a tile; of the longest side of one with the proportions of the image.
     pub side: usize,
+    /// Pixels of a side of a patch.
+    pub patch: usize,
     /// Pixels of a side of the square that becomes one row.
     pub multiple: usize,
     /// Pixels of the longest side before an image is divided.
@@ -61,6 +63,31 @@ pub enum Division {
         /// Most pixels of the tile.
         most: usize,
     },
+    /// One tile with about the proportions of the image and as many pixels as fit in `most`. Both sides are multiples.
+    ///
+    /// Source: transformers' `get_aspect_ratio_preserving_size` of Gemma 4.
+    Filled {
+        /// Pixels of a side.
+        multiple: usize,
+        /// Most pixels of the tile.
+        most: usize,
+    },
+    /// One tile as [`Division::WithinPixels`]. An image with more than twice its most pixels becomes the grid of square tiles whose
+    /// proportions are next to its own, and that tile is the overview.
+    ///
+    /// Source: transformers' image processor of LFM2-VL.
+    TilesOfLarge {
+        /// Pixels of a side of a patch.
+        patch: usize,
+        /// Pixels of a side.
+        multiple: usize,
+        /// Fewest and most pixels of the tile of the whole image.
+        pixels: [usize; 2],
+        /// Pixels of a side of the other tiles.
+        side: usize,
+        /// Fewest and most of these.
+        tiles: [usize; 2],
+    },
     /// The grid of tiles whose proportions are next to those of the image. With more than one tile an overview follows.
     /// Source: Chen et al. 2024, "How Far Are We to GPT-4V?" (InternVL 1.5).
     NearestGrid {
@@ -74,6 +101,8 @@ pub enum Division {
 /// Fewest and most embedding rows of an image whose tile has a number of pixels between two limits, where the file has none.
 const FEWEST_ROWS: usize = 8;
 const MOST_ROWS: usize = 1280;
+/// Most pixels of a side of a tile, whatever the file says.
+const MOST_SIDE: usize = 1024;
 /// Most pixels of such a tile, whatever the file says.
 const MOST_PIXELS: usize = 1 << 22;
 
@@ -105,11 +134,45 @@ impl Division {
         Division::WithinPixels { multiple: keys.multiple, fewest, most }
     }
 
+    /// One tile of as many pixels as a file allows, else as `rows` embedding rows have.
+    #[must_use]
+    pub fn filled(keys: &DivisionKeys, rows: usize) -> Self {
+        let of_row = keys.multiple * keys.multiple;
+        let most = keys.most_pixels.unwrap_or(rows * of_row).clamp(of_row, MOST_PIXELS.max(of_row));
+        Division::Filled { multiple: keys.multiple, most }
+    }
+
+    /// As [`Division::TilesOfLarge`], with what a file says. Without it, the whole image has 64 to 256 rows, and there are up to 10
+    /// tiles of 512 pixels a side.
+    #[must_use]
+    pub fn tiles_of_large(keys: &DivisionKeys) -> Self {
+        const ROWS: [usize; 2] = [64, 256];
+        const SIDE: usize = 512;
+        let of_row = keys.multiple * keys.multiple;
+        let most = keys.most_pixels.unwrap_or(ROWS[1] * of_row).clamp(of_row, MOST_PIXELS.max(of_row));
+        let fewest = keys.fewest_pixels.unwrap_or(ROWS[0] * of_row).min(most);
+        let side = keys.longest.unwrap_or(SIDE).clamp(1, MOST_SIDE).next_multiple_of(keys.multiple);
+        let most_tiles = keys.most_tiles.unwrap_or(10).max(2);
+        let tiles = [keys.fewest_tiles.unwrap_or(2).clamp(2, most_tiles), most_tiles];
+        Division::TilesOfLarge { patch: keys.patch, multiple: keys.multiple, pixels: [fewest, most], side, tiles }
+    }
+
+    /// The most pixels of a tile, for tiles of `side` pixels where these are squares.
+    #[must_use]
+    pub fn largest_tile(self, side: usize) -> usize {
+        match self {
+            Division::WithinPixels { most, .. } | Division::Filled { most, .. } => most,
+            Division::TilesOfLarge { pixels: [_, most], side, .. } => most.max(side * side),
+            _ => side * side,
+        }
+    }
+
     /// The most pixels of all tiles of an image, for tiles of `side` pixels.
     #[must_use]
     pub fn most_pixels(self, side: usize) -> usize {
         match self {
-            Division::WithinPixels { most, .. } => most,
+            Division::WithinPixels { most, .. } | Division::Filled { most, .. } => most,
+            Division::TilesOfLarge { pixels: [_, most], side, tiles: [_, tiles], .. } => most + tiles * side * side,
             other => other.most_tiles(side) * side * side,
         }
     }
@@ -122,13 +185,14 @@ impl Division {
             | Division::Padded
             | Division::Cropped
             | Division::Proportional { .. }
-            | Division::WithinPixels { .. } => 1,
+            | Division::WithinPixels { .. }
+            | Division::Filled { .. } => 1,
             // The shorter side is rounded up to an even number.
             Division::LongestSide { longest } => {
                 let longest = longest.min(LONGEST_SIDE);
                 longest.div_ceil(side) * (longest + 1).div_ceil(side) + 1
             }
-            Division::NearestGrid { most, .. } => most + 1,
+            Division::NearestGrid { most, .. } | Division::TilesOfLarge { tiles: [_, most], .. } => most + 1,
         }
     }
 
@@ -150,8 +214,17 @@ impl Division {
                 Divided::whole(to(proportional(image.size(), longest, multiple), image))
             }
             Division::WithinPixels { multiple, fewest, most } => {
-                Divided::whole(to(within_pixels(image.size(), multiple, [fewest, most]), image))
+                Divided::whole(to(within_pixels(image.size(), multiple, 0, [fewest, most]), image))
             }
+            Division::TilesOfLarge { patch, multiple, pixels, side, tiles } => {
+                let whole = |image: &RgbImage| to(within_pixels(image.size(), multiple, 1, pixels), image);
+                if !is_large(image.size(), patch, multiple, pixels[1]) {
+                    return Divided::whole(whole(image));
+                }
+                let grid = nearest_grid(image.size(), side, tiles);
+                cut(&to(grid.map(|count| count * side), image), side, |_| whole(image))
+            }
+            Division::Filled { multiple, most } => Divided::whole(to(filled(image.size(), multiple, most), image)),
             Division::NearestGrid { fewest, most } => {
                 let grid = nearest_grid(image.size(), side, [fewest, most]);
                 cut(&to(grid.map(|count| count * side), image), side, |_| to([side; 2], image))
@@ -223,8 +296,20 @@ fn proportional(size: [usize; 2], longest: usize, multiple: usize) -> [usize; 2]
     scaled.map(|length| length.clamp(1, longest).next_multiple_of(multiple))
 }
 
-/// The size of a tile of multiples with a number of pixels between two limits.
-fn within_pixels(size: [usize; 2], multiple: usize, [fewest, most]: [usize; 2]) -> [usize; 2] {
+/// Whether an image has more than twice as many pixels, once its sides are rounded to multiples.
+fn is_large(size: [usize; 2], patch: usize, multiple: usize, most: usize) -> bool {
+    let rounded = size.map(|length| to_nearest(length, multiple).max(patch));
+    rounded[0] * rounded[1] > 2 * most
+}
+
+/// The nearest multiple, of two the even one.
+fn to_nearest(length: usize, multiple: usize) -> usize {
+    (length as f64 / multiple as f64).round_ties_even() as usize * multiple
+}
+
+/// The size of a tile of multiples with a number of pixels between two limits. Sides are rounded to at least `least` multiples before
+/// these are applied.
+fn within_pixels(size: [usize; 2], multiple: usize, least: usize, [fewest, most]: [usize; 2]) -> [usize; 2] {
     let unit = multiple as f64;
     let scaled = |factor: f64, round: fn(f64) -> f64| {
         size.map(|length| (round(length as f64 * factor / unit) as usize).max(1) * multiple)
@@ -232,7 +317,7 @@ fn within_pixels(size: [usize; 2], multiple: usize, [fewest, most]: [usize; 2]) 
     let area = |[width, height]: [usize; 2]| width * height;
     let pixels = area(size) as f64;
     let shrunk = || scaled((most as f64 / pixels).sqrt(), f64::floor);
-    let rounded = size.map(|length| (length as f64 / unit).round_ties_even() as usize * multiple);
+    let rounded = size.map(|length| to_nearest(length, multiple).max(least * multiple));
     let found = match area(rounded) {
         pixels if pixels > most => shrunk(),
         rounded_pixels if rounded_pixels < fewest => scaled((fewest as f64 / pixels).sqrt(), f64::ceil),
@@ -241,6 +326,19 @@ fn within_pixels(size: [usize; 2], multiple: usize, [fewest, most]: [usize; 2]) 
     // What is much longer than wide may be larger after rounding up.
     let is_within = |size: &[usize; 2]| area(*size) <= most && area(*size) > 0;
     Some(found).filter(is_within).or(Some(shrunk()).filter(is_within)).unwrap_or([multiple; 2])
+}
+
+/// The size of the largest tile of multiples with at most `most` pixels and the proportions of an image, rounded down. Of what is
+/// too thin one side is a multiple, and the other as many as the longer side has of the shorter one.
+fn filled(size @ [width, height]: [usize; 2], multiple: usize, most: usize) -> [usize; 2] {
+    let factor = (most as f64 / (width * height) as f64).sqrt();
+    let longest = most / (multiple * multiple);
+    match size.map(|length| (factor * length as f64 / multiple as f64) as usize) {
+        [0, 0] => [multiple; 2],
+        [_, 0] => [(width / height).clamp(1, longest) * multiple, multiple],
+        [0, _] => [multiple, (height / width).clamp(1, longest) * multiple],
+        squares => squares.map(|length| length * multiple),
+    }
 }
 
 /// Columns and rows of the grid of `fewest` to `most` tiles whose proportions are next to those of an image. Of grids with the
@@ -310,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_tile_has_a_number_of_pixels_between_two_limits() {
-        let within = |size| within_pixels(size, 14, [8 * 196, 100 * 196]);
+        let within = |size| within_pixels(size, 14, 0, [8 * 196, 100 * 196]);
         assert_eq!(within([61, 37]), [56, 42]);
         assert_eq!(within([20, 50]), [28, 70]);
         assert_eq!(within([1000, 500]), [196, 98]);
@@ -321,6 +419,39 @@ mod tests {
                 width * height <= 100 * 196 && width % 14 == 0 && height % 14 == 0 && width * height > 0,
                 "{size:?}"
             );
+        }
+    }
+
+    #[test]
+    fn large_images_become_tiles_and_an_overview() {
+        let keys = DivisionKeys { patch: 4, multiple: 8, longest: Some(32), ..DivisionKeys::default() };
+        let division = Division::tiles_of_large(&keys);
+        let divide = |width, height| division.divide(&image(width, height), 8, Filter::Bilinear, [0; 3]);
+        let small = divide(100, 60);
+        assert_eq!((small.tiles, small.images[0].size()), ([0, 0], [96, 64]));
+        let large = divide(300, 150);
+        assert_eq!((large.tiles, large.images.len(), large.images[0].size()), ([4, 2], 9, [32, 32]));
+        assert_eq!(large.images[8].size(), [176, 88]);
+        assert_eq!((division.largest_tile(8), division.most_tiles(8)), (256 * 64, 11));
+        assert_eq!(division.most_pixels(8), 256 * 64 + 10 * 1024);
+        let pixels = |divided: &Divided| divided.images.iter().map(|image| image.pixels.len() / 3).sum::<usize>();
+        for (width, height) in [(1, 1), (1, 5000), (5000, 1), (181, 181), (90, 2000)] {
+            let divided = divide(width, height);
+            assert!(pixels(&divided) <= division.most_pixels(8), "{width} x {height}");
+        }
+    }
+
+    #[test]
+    fn a_filled_tile_is_as_large_as_it_may_be() {
+        let most = 280 * 48 * 48;
+        let filled = |size| filled(size, 48, most);
+        assert_eq!(filled([1000, 500]), [1104, 528]);
+        assert_eq!(filled([50, 100]), [528, 1104]);
+        assert_eq!(filled([48, 48]), [768, 768]);
+        assert_eq!((filled([100_000, 1]), filled([1, 200])), ([280 * 48, 48], [48, 236 * 48]));
+        for size in [[1, 1], [7, 90], [65_535, 65_535], [300, 1], [281, 1]] {
+            let [width, height] = filled(size);
+            assert!(width * height <= most && width * height > 0 && width % 48 == 0 && height % 48 == 0, "{size:?}");
         }
     }
 

@@ -1,7 +1,8 @@
 //! Runs a vision tower and its projectors, tile by tile.
 
 use super::family::Family;
-use super::positions::{Encoding, PositionTable};
+use super::place_tables::PlaceTable;
+use super::positions::Encoding;
 use super::rows::TileRows;
 use super::sizes::TowerSizes;
 use super::tower::SegmentKind;
@@ -38,8 +39,8 @@ pub struct TileShape {
     pub merged: Merge,
     /// Squares of a side of a window.
     pub window: Option<usize>,
-    /// The table of positions that is stretched to tiles.
-    pub table: Option<PositionTable>,
+    /// The tables of positions that are not square tiles'.
+    pub table: Option<PlaceTable>,
     /// The segments of the tower.
     pub segments: Vec<SegmentKind>,
 }
@@ -50,10 +51,10 @@ impl TileShape {
     pub fn new(sizes: &TowerSizes, family: &Family, class_rows: usize) -> Self {
         let merge = sizes.patches.merge;
         let merged = Merge { class_rows, neighbours: merge * merge, merging: family.merging, hidden: sizes.hidden };
-        let most_pixels = (family.division)(&sizes.division).most_pixels(sizes.image());
-        let most_patches = match family.positions.turns() {
-            Some(_) => most_pixels / (sizes.patches.side * sizes.patches.side),
-            None => sizes.grid * sizes.grid,
+        let most_pixels = (family.division)(&sizes.division).largest_tile(sizes.image());
+        let most_patches = match family.positions.has_squares() {
+            true => sizes.grid * sizes.grid,
+            false => most_pixels / (sizes.patches.side * sizes.patches.side),
         };
         TileShape {
             positions: family.positions,
@@ -66,6 +67,12 @@ impl TileShape {
             table: None,
             segments: Vec::new(),
         }
+    }
+
+    /// The most patches of a side of a tile with the proportions of the image.
+    #[must_use]
+    pub fn longest_side(&self) -> usize {
+        self.most_patches / self.merge
     }
 
     /// The most rows that the tower computes.
@@ -95,19 +102,21 @@ impl TileShape {
         }
     }
 
-    /// Bytes of the rows of a tile in host memory: the patches in two orders, positions, and rows between segments.
+    /// Bytes in host memory: of the tables of positions, and of the rows of a tile, which are the patches in two orders, positions, and
+    /// rows between segments.
     #[must_use]
     pub fn host_bytes(&self) -> u64 {
         let deep = self.segments.iter().filter(|segment| segment.is_deep).count();
-        (self.rows() * (2 * self.patch_width + (4 + deep) * self.merged.hidden) * size_of::<f32>()) as u64
+        let rows = self.rows() * (2 * self.patch_width + (4 + deep) * self.merged.hidden) * size_of::<f32>();
+        (rows + self.table.as_ref().map_or(0, PlaceTable::bytes)) as u64
     }
 
     /// Whether a tile is one of this tower.
     fn fits(&self, tile: &Tile) -> bool {
         let [columns, rows] = tile.grid;
-        let is_fitting = match self.positions.turns() {
-            Some(_) => [columns, rows].iter().all(|length| *length > 0 && length.is_multiple_of(self.merge)),
-            None => [columns, rows] == [self.grid; 2],
+        let is_fitting = match self.positions.has_squares() {
+            true => [columns, rows] == [self.grid; 2],
+            false => [columns, rows].iter().all(|length| *length > 0 && length.is_multiple_of(self.merge)),
         };
         let patches = columns.saturating_mul(rows);
         is_fitting && patches <= self.most_patches && tile.patches.len() == patches * self.patch_width
@@ -118,7 +127,7 @@ impl TileShape {
         let first = self.merged.class_rows;
         let of_patch = |[column, row]: [usize; 2]| match self.positions {
             Encoding::Table => (first + row * tile.grid[0] + column) as u32,
-            Encoding::Rotation(_) | Encoding::TableAndRotation(_) => 0,
+            Encoding::Resized | Encoding::Rotation(_) | Encoding::TableAndRotation(_) | Encoding::Axes(_) => 0,
         };
         (0..first as u32).chain(rows.patches().map(of_patch)).collect()
     }
@@ -127,7 +136,7 @@ impl TileShape {
     fn step(&self, tile: &Tile, rows: &TileRows, kind: SegmentKind) -> Step {
         let tokens = self.tokens(tile, rows);
         let positions: Vec<[u32; 3]> = match self.positions.turns() {
-            Some(_) => rows.patches().map(|[column, row]| [0, row as u32, column as u32]).collect(),
+            Some(turns) => rows.patches().map(|place| turns.positions(place)).collect(),
             None => Vec::new(),
         };
         let windows: Vec<_> =
@@ -146,10 +155,8 @@ impl TileShape {
     fn inputs(&self, tile: &Tile, rows: &TileRows) -> Vec<Vec<f32>> {
         let mut patches = vec![0.0; self.merged.class_rows * self.patch_width];
         patches.extend(rows.arranged(&tile.patches));
-        let positions = self
-            .table
-            .as_ref()
-            .map(|table| rows.patches().flat_map(|place| table.stretched(tile.grid, place)).collect());
+        let positions =
+            self.table.as_ref().map(|table| rows.patches().flat_map(|place| table.row(tile.grid, place)).collect());
         std::iter::once(patches).chain(positions).collect()
     }
 }

@@ -11,7 +11,7 @@
 //! - [`canvas`], [`resample`]: an image in another size
 //! - [`division`]: an image as tiles; [`patches`]: a tile as patches; [`parts`]: what stands for tiles in the prompt
 //! - [`preparation`]: all of this for one image
-//! - [`positions`]: what tells a tower where patches are; [`rows`]: the order of patches, and windows of them
+//! - [`positions`]: what tells a tower where patches are, [`place_tables`]: its tables on the host; [`rows`]: the order of patches, and windows of them
 //! - [`tower`]: the ops before patches are merged
 //! - [`encoder`]: runs them
 //! - [`mod@plan`]: the plan of a tower, and loading by it
@@ -23,6 +23,7 @@ pub mod error;
 pub mod family;
 pub mod parts;
 pub mod patches;
+pub mod place_tables;
 pub mod plan;
 pub mod positions;
 pub mod preparation;

@@ -9,6 +9,8 @@ pub struct Arrangement {
     pub tiles: [usize; 2],
     /// Columns and rows of the embedding rows of a tile.
     pub rows: [usize; 2],
+    /// Those of the last tile, which is the overview of a divided image.
+    pub overview: [usize; 2],
 }
 
 impl Arrangement {

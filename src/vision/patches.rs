@@ -18,6 +18,29 @@ pub struct Patches {
     pub deviation: [f32; 3],
 }
 
+/// The range of colors that a tower takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ColorRange {
+    /// That of the mean and the deviation of its file.
+    OfFile,
+    /// That from -1 to 1, where that of the file is from 0 to 1.
+    Doubled,
+}
+
+impl ColorRange {
+    /// The mean and the deviation of colors from 0 to 1, of those of a file.
+    #[must_use]
+    pub fn normalized(self, [mean, deviation]: [[f32; 3]; 2]) -> [[f32; 3]; 2] {
+        match self {
+            ColorRange::OfFile => [mean, deviation],
+            ColorRange::Doubled => {
+                let middle = std::array::from_fn(|color| mean[color] + deviation[color] / 2.0);
+                [middle, deviation.map(|deviation| deviation / 2.0)]
+            }
+        }
+    }
+}
+
 /// Column and row of each patch of a grid of `[columns, rows]`, whole squares of `merge` patches a side one after the other.
 fn in_order([columns, rows]: [usize; 2], merge: usize) -> impl Iterator<Item = [usize; 2]> {
     let squares = (0..rows / merge).flat_map(move |y| (0..columns / merge).map(move |x| [x, y]));
@@ -67,6 +90,15 @@ mod tests {
         let order: Vec<_> = in_order([4, 2], 2).collect();
         assert_eq!(order, [[0, 0], [1, 0], [0, 1], [1, 1], [2, 0], [3, 0], [2, 1], [3, 1]]);
         assert_eq!(in_order([2, 2], 1).collect::<Vec<_>>(), [[0, 0], [1, 0], [0, 1], [1, 1]]);
+    }
+
+    #[test]
+    fn doubled_colors_are_from_minus_1_to_1() {
+        let [mean, deviation] = ColorRange::Doubled.normalized([[0.0, 0.2, 0.0], [1.0, 0.5, 1.0]]);
+        assert_eq!(([mean[0], mean[2]], deviation), ([0.5, 0.5], [0.5, 0.25, 0.5]));
+        let value = |color: usize, level: f32| (level - mean[color]) / deviation[color];
+        assert_eq!([value(0, 0.0), value(0, 1.0)], [-1.0, 1.0]);
+        assert!((value(1, 0.7) - 1.0).abs() < 1e-6);
     }
 
     #[test]

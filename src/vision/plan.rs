@@ -9,7 +9,7 @@ use super::encoder::{TileShape, VisionEncoder};
 use super::family::{self, Family};
 use super::preparation::Preparation;
 use super::sizes::TowerSizes;
-use super::tower::{TowerBuilder, block_sizes, has_class_token, stretched_table};
+use super::tower::{TowerBuilder, block_sizes, has_class_token, place_table};
 use crate::cancel::LoadCancel;
 use crate::checkpoint::Checkpoint;
 use crate::graph::Graph;
@@ -78,7 +78,7 @@ struct Built {
 fn build(file: &dyn Checkpoint, family: &'static Family, sizes: &TowerSizes) -> Result<Built, BuildError> {
     let mut weights = Weights::new(file);
     let mut shape = TileShape::new(sizes, family, usize::from(has_class_token(&weights)));
-    shape.table = stretched_table(&mut weights, family, sizes)?;
+    shape.table = place_table(&mut weights, family, sizes, shape.longest_side())?;
     let (mut graphs, mut width) = (Vec::new(), 0);
     for segment in TowerBuilder::new(&mut weights, sizes, family)?.build()? {
         shape.segments.push(segment.kind);
@@ -90,7 +90,8 @@ fn build(file: &dyn Checkpoint, family: &'static Family, sizes: &TowerSizes) -> 
         width += head.output().map_or(0, |output| head.width(output));
         graphs.push(head);
     }
-    Ok(Built { graphs, shape, width, kv: block_sizes(sizes, family)?.kv() })
+    let kv = if family.has_layers { block_sizes(sizes, family)?.kv() } else { KvShape::NONE };
+    Ok(Built { graphs, shape, width, kv })
 }
 
 impl VisionPlan {

@@ -50,8 +50,10 @@ impl ImagePreparation for Preparation {
         image.check()?;
         let Divided { tiles, images } = self.division.divide(image, self.side, self.family.filter, self.mean_color());
         let merged = self.patches.side * self.patches.merge;
-        let rows = images.first().map_or([0, 0], |image| image.size().map(|length| length / merged));
-        let parts = (self.family.parts)(&Arrangement { tiles, rows });
+        let rows_of =
+            |image: Option<&RgbImage>| image.map_or([0, 0], |image| image.size().map(|length| length / merged));
+        let (rows, overview) = (rows_of(images.first()), rows_of(images.last()));
+        let parts = (self.family.parts)(&Arrangement { tiles, rows, overview });
         Ok(PreparedImage { parts, tiles: images.iter().map(|image| self.patches.tile(image)).collect() })
     }
 }

@@ -1,5 +1,7 @@
 //! The sizes of a vision tower, from the keys of its file.
 
+use cuelight_shaders::activate::Pointwise;
+
 use super::division::DivisionKeys;
 use super::family::Family;
 use super::patches::Patches;
@@ -7,6 +9,7 @@ use super::positions::Encoding;
 use crate::checkpoint::Checkpoint;
 use crate::load::LoadError;
 use crate::media::MediaKind;
+use crate::tower::blocks::BlockActivation;
 use crate::tower::keys::Keys;
 
 /// The sizes of a vision tower.
@@ -27,7 +30,7 @@ pub struct TowerSizes {
     /// The epsilon of norms.
     pub epsilon: f32,
     /// The activation of the feed-forwards.
-    pub activation: TowerActivation,
+    pub activation: BlockActivation,
     /// How images become tiles.
     pub division: DivisionKeys,
     /// The windows within which most layers attend.
@@ -43,17 +46,6 @@ pub struct WindowSizes {
     pub squares: usize,
     /// One of this many layers attends to all rows.
     pub every: usize,
-}
-
-/// The activation of the feed-forwards.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TowerActivation {
-    /// The GELU of the family.
-    Gelu,
-    /// SiLU.
-    Silu,
-    /// `x / (1 + e^(-1.702 x))`.
-    QuickGelu,
 }
 
 /// Most patches of a side of a tile.
@@ -74,17 +66,24 @@ impl TowerSizes {
     /// [`LoadError::Gguf`] when a key is missing, [`LoadError::Tower`] when it has a value that is not computed.
     pub fn read(file: &dyn Checkpoint, family: &Family) -> Result<Self, LoadError> {
         let keys = VisionKeys(Keys::new(file, MediaKind::Image));
-        let side = keys.0.within("patch_size", 1, MOST_PATCH)?;
+        let stored_side = keys.0.within("patch_size", 1, MOST_PATCH)?;
+        let stored_merge = keys.merge()?.unwrap_or(family.merge);
+        let [side, merge] =
+            if family.merges_pixels { [stored_side * stored_merge, 1] } else { [stored_side, stored_merge] };
         let image = keys.0.within("image_size", side, MOST_GRID * side)?;
-        let merge = keys.merge()?.unwrap_or(family.merge);
         let grid = image / side;
-        if !grid.is_multiple_of(merge) {
+        // The size says nothing where both axes have tables.
+        let is_stored = !matches!(family.positions, Encoding::Axes(_));
+        if is_stored && !grid.is_multiple_of(merge) {
             return Err(keys.0.fault("image_size", image, format!("a multiple of {merge} patches of {side} pixels")));
         }
         let hidden = keys.0.within("embedding_length", 1, 1 << 16)?;
-        let heads = keys.heads(hidden, family.positions)?;
-        let (layers, has_last_layer) = keys.layers()?;
-        let [mean, deviation] = [keys.colors("image_mean")?, keys.colors("image_std")?];
+        let (heads, (layers, has_last_layer)) = match family.has_layers {
+            true => (keys.heads(hidden, family.positions)?, keys.layers()?),
+            false => (1, (0, true)),
+        };
+        let colors = [keys.colors("image_mean")?, keys.colors("image_std")?];
+        let [mean, deviation] = family.colors.normalized(colors);
         Ok(TowerSizes {
             patches: Patches { side, merge, mean, deviation },
             grid,
@@ -93,8 +92,8 @@ impl TowerSizes {
             has_last_layer,
             heads,
             epsilon: file.f32(&keys.0.key("attention.layer_norm_epsilon"))?,
-            activation: keys.activation()?,
-            division: keys.division(grid * side, merge * side)?,
+            activation: keys.activation(family)?,
+            division: DivisionKeys { patch: side, ..keys.division(grid * side, merge * side)? },
             windows: keys.windows(merge * side)?,
             deep_layers: keys.deep_layers(layers)?,
         })
@@ -154,12 +153,12 @@ impl VisionKeys<'_> {
         }
     }
 
-    fn activation(&self) -> Result<TowerActivation, LoadError> {
+    fn activation(&self, family: &Family) -> Result<BlockActivation, LoadError> {
         let is_set = |name: &str| self.0.file.optional_bool(name).map(Option::unwrap_or_default);
         Ok(match (is_set("clip.use_gelu")?, is_set("clip.use_silu")?) {
-            (true, _) => TowerActivation::Gelu,
-            (false, true) => TowerActivation::Silu,
-            (false, false) => TowerActivation::QuickGelu,
+            (true, _) => BlockActivation::Pointwise(family.gelu),
+            (false, true) => BlockActivation::Pointwise(Pointwise::Silu),
+            (false, false) => family.activation,
         })
     }
 
@@ -199,6 +198,7 @@ impl VisionKeys<'_> {
     fn division(&self, side: usize, multiple: usize) -> Result<DivisionKeys, LoadError> {
         let keys = DivisionKeys {
             side,
+            patch: 0,
             multiple,
             longest: self.0.optional("preproc_image_size")?,
             fewest_tiles: self.0.optional("preproc_min_tiles")?,

@@ -8,20 +8,21 @@
 
 use std::sync::Arc;
 
-use cuelight_shaders::activate::Pointwise;
 use cuelight_shaders::add::Add;
 use cuelight_shaders::embed::Embed;
+use cuelight_shaders::layer_norm::LayerNorm;
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::op::ShapeError;
 use cuelight_shaders::weight::Weight;
 
 use super::family::Family;
-use super::positions::{Encoding, PositionTable};
-use super::sizes::{TowerActivation, TowerSizes};
+use super::place_tables::{AxisTables, PlaceTable, PositionTable};
+use super::positions::Encoding;
+use super::sizes::TowerSizes;
 use crate::graph::{Graph, ValueId};
 use crate::model::builder::BuildError;
 use crate::model::weights::Weights;
-use crate::tower::blocks::{BlockActivation, BlockBuilder, BlockSizes};
+use crate::tower::blocks::{BlockBuilder, BlockSizes};
 
 /// The tensor of the table of positions.
 const TABLE: &str = "v.position_embd.weight";
@@ -41,14 +42,9 @@ pub struct TowerBuilder<'a, 'b> {
 /// # Errors
 /// [`ShapeError`] when the heads cannot be rotated.
 pub fn block_sizes(sizes: &TowerSizes, family: &Family) -> Result<BlockSizes, ShapeError> {
-    let TowerSizes { hidden, heads, epsilon, .. } = *sizes;
+    let TowerSizes { hidden, heads, epsilon, activation, .. } = *sizes;
     let rotation = family.positions.turns().map(|turns| turns.op(hidden / heads)).transpose()?;
-    let activation = match sizes.activation {
-        TowerActivation::Gelu => BlockActivation::Pointwise(family.gelu),
-        TowerActivation::Silu => BlockActivation::Pointwise(Pointwise::Silu),
-        TowerActivation::QuickGelu => BlockActivation::QuickGelu,
-    };
-    Ok(BlockSizes { hidden, heads, epsilon, activation, rotation })
+    Ok(BlockSizes { hidden, heads, epsilon, activation, rotation, heads_form: family.heads_form })
 }
 
 /// Consecutive layers of a tower. The output of one segment is the input of the next.
@@ -74,21 +70,31 @@ pub fn has_class_token(weights: &Weights<'_>) -> bool {
     weights.has(CLASS)
 }
 
-/// The table that is stretched to tiles, if the family has one.
+/// The table that is stretched or resized to tiles, or the tables of both axes for tiles of up to `longest` patches a side, if the family has
+/// them.
 ///
 /// # Errors
 /// [`BuildError`] when the tensor is missing or has the wrong shape.
-pub fn stretched_table(
+pub fn place_table(
     weights: &mut Weights<'_>,
     family: &Family,
     sizes: &TowerSizes,
-) -> Result<Option<PositionTable>, BuildError> {
+    longest: usize,
+) -> Result<Option<PlaceTable>, BuildError> {
     let TowerSizes { grid: side, hidden, .. } = *sizes;
     match family.positions {
         Encoding::Table | Encoding::Rotation(_) => Ok(None),
-        Encoding::TableAndRotation(_) => {
-            let values = weights.flattened(TABLE, side * side, hidden)?.to_f32();
-            Ok(Some(PositionTable { values: values.into(), side }))
+        Encoding::Resized | Encoding::TableAndRotation(_) => {
+            let values = weights.flattened(TABLE, side * side, hidden)?.to_f32().into();
+            let table = PositionTable { values, side };
+            let is_resized = family.positions == Encoding::Resized;
+            Ok(Some(if is_resized { PlaceTable::Resized(table) } else { PlaceTable::Stretched(table) }))
+        }
+        Encoding::Axes(_) => {
+            let places = (weights.rows(TABLE).unwrap_or(0) / 2).max(longest);
+            let both = weights.flattened(TABLE, 2 * places, hidden)?;
+            let of_axis = |first: usize| both.part(first..first + longest).to_f32().into();
+            Ok(Some(PlaceTable::ByAxis(AxisTables { columns_and_rows: [0, places].map(of_axis), width: hidden })))
         }
     }
 }
@@ -129,7 +135,7 @@ impl<'a, 'b> TowerBuilder<'a, 'b> {
         if let Some(stem) = self.family.norm_before_merging {
             self.blocks.optional_norm(stem, x)?;
         }
-        segments.push(Segment { kind: self.kind(layers - 1), graph: self.blocks.graph });
+        segments.push(Segment { kind: self.kind(layers.saturating_sub(1)), graph: self.blocks.graph });
         Ok(segments)
     }
 
@@ -139,22 +145,41 @@ impl<'a, 'b> TowerBuilder<'a, 'b> {
         SegmentKind { is_windowed, is_deep: self.sizes.deep_layers.contains(&layer) }
     }
 
-    /// The patches times the kernel of the convolution, plus the embeddings of their positions.
+    /// The patches times the kernel of the convolution, plus the embeddings of their positions. Some files have norms between these.
     fn embed_patches(&mut self) -> Result<ValueId, BuildError> {
         let TowerSizes { patches, hidden, .. } = self.sizes;
         let pixels = self.blocks.graph.take(patches.width());
+        let positions = match self.family.positions {
+            Encoding::Resized | Encoding::TableAndRotation(_) | Encoding::Axes(_) => {
+                Some(self.blocks.graph.take(*hidden))
+            }
+            Encoding::Table | Encoding::Rotation(_) => None,
+        };
+        let pixels = self.patch_norm(1, pixels)?;
         let kernel = self.patch_kernel()?;
         let bias = self.blocks.weights.optional_vector("v.patch_embd.bias", *hidden)?;
         let x = self.blocks.graph.push_one(Linear::new(vec![kernel], vec![bias.clone()])?, &[pixels])?;
-        let positions = match self.family.positions {
-            Encoding::Rotation(_) => return Ok(x),
-            Encoding::TableAndRotation(_) => self.blocks.graph.take(*hidden),
-            Encoding::Table => {
+        let x = self.patch_norm(2, x)?;
+        let positions = match (self.family.positions, positions) {
+            (Encoding::Table, _) => {
                 let table = self.position_table(bias)?;
                 self.blocks.graph.push_one(Embed::new(table, 1.0), &[])?
             }
+            (_, Some(positions)) => positions,
+            (_, None) => return Ok(x),
         };
-        Ok(self.blocks.graph.push_one(Add, &[x, positions])?)
+        let x = self.blocks.graph.push_one(Add, &[x, positions])?;
+        self.patch_norm(3, x)
+    }
+
+    /// The norm of patches with this number, if the file has it.
+    fn patch_norm(&mut self, number: usize, x: ValueId) -> Result<ValueId, BuildError> {
+        const EPSILON: f32 = 1e-5;
+        let (stem, width) = (format!("v.patch_norm.{number}"), self.blocks.graph.width(x));
+        let weights = &mut *self.blocks.weights;
+        let Some(weight) = weights.optional_vector(&format!("{stem}.weight"), width)? else { return Ok(x) };
+        let bias = weights.optional_vector(&format!("{stem}.bias"), width)?;
+        Ok(self.blocks.graph.push_one(LayerNorm::new(weight, bias, EPSILON)?, &[x])?)
     }
 
     /// The kernel of patches. Towers for videos have one for each of two frames, which are alike in an image.

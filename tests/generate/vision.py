@@ -22,7 +22,9 @@ import tempfile
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Callable
+from unittest import mock
 
 import gguf
 import numpy as np
@@ -31,9 +33,15 @@ import torch
 import transformers
 from gguf import MODEL_ARCH as ARCH
 from gguf import GGMLQuantizationType as Format
+from PIL import Image
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+from transformers.models.gemma4_unified.image_processing_gemma4_unified import patches_merge
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.image_processing_backends import TorchvisionBackend
+from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor
+from transformers.models.lfm2_vl.processing_lfm2_vl import Lfm2VlProcessor
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -43,6 +51,7 @@ import families
 import hybrids
 import llama_likes
 import oracle
+import state_spaces
 import vocabulary
 from checkpoint import Checkpoint, rope, sizes
 
@@ -84,9 +93,23 @@ class Vision:
     rounded: bool = False
     marks_rows: bool = False
     # What the processor returns next to the colors, and the model takes.
-    also_taken: str | None = None
+    also_taken: str | tuple[str, ...] = ()
     # The name of the argument that marks the rows of images.
     marks: str = "token_type_ids"
+    # Whether the model gets the masks of its `create_masks_for_generate`. Those of its `forward` differ: rows would see each other in
+    # every layer, as in Gemma 3, and not in layers with a window only, as in the other models of its family and in llama.cpp.
+    generates_masks: bool = False
+    # Whether they are marked because they see each other.
+    sees_each_other: bool = False
+    # Sizes that the file of the tower gets in addition to those of the converter.
+    sizes: dict[str, int] | None = None
+    # Whether the colors of tiles are stored.
+    keeps_colors: bool = True
+    # Pixels of a side of a patch.
+    patch: int = TOWER["patch_size"]
+    # The mean and the deviation of the colors that the processor returns, and whether the tower doubles their range.
+    colors: tuple[list[float], list[float]] = (MEAN, DEVIATION)
+    doubles_colors: bool = False
     # Layers of the language model that add values of images.
     deep: int = 0
     # The type of its parts in the messages of chat templates.
@@ -107,6 +130,10 @@ def gemma_text(returned: dict, vision: Vision) -> str:
     return f"\n\n<start_of_image>{vision.row_token * vision.rows_of_tile}<end_of_image>\n\n"
 
 
+def gemma4_text(returned: dict, vision: Vision) -> str:
+    return f"<|image>{vision.row_token * int(returned['num_soft_tokens_per_image'][0])}<image|>"
+
+
 def internvl_text(returned: dict, vision: Vision) -> str:
     return f"<img>{vision.row_token * vision.rows_of_tile * int(returned['num_patches'][0])}</img>"
 
@@ -118,6 +145,14 @@ def pixtral_text(returned: dict, vision: Vision) -> str:
 
 def qwen_text(returned: dict, vision: Vision) -> str:
     return vision.row_token * int(returned["image_grid_thw"][0].prod() // vision.merge**2)
+
+
+def lfm2_text(returned: dict, vision: Vision) -> str:
+    rows, columns = int(returned["image_rows"][0]), int(returned["image_cols"][0])
+    count = int(np.prod([int(length) // 32 for length in returned["image_sizes"][0]]))
+    tokens = SimpleNamespace(image_token=vision.row_token, image_start_token="<|image_start|>", image_end_token="<|image_end|>",
+                             image_thumbnail_token="<|img_thumbnail|>")  # fmt: skip
+    return Lfm2VlProcessor._build_image_tokens(tokens, rows, columns, vision.rows_of_tile, count, True, True)
 
 
 def llava_text(returned: dict, vision: Vision) -> str:
@@ -181,6 +216,81 @@ QWEN = dict(
     placeholder="<|image_pad|>", row_token="<|image_pad|>", rows_of_tile=0, expanded=qwen_text, merge=2,
     also_taken="image_grid_thw", marks_rows=True, marks="mm_token_type_ids", is_whole=True, write_preprocessor=write_saved,
 )  # fmt: skip
+def resized_by_pillow(backend, images: torch.Tensor, size, resample=None, **_) -> torch.Tensor:
+    """The images in this size, with Pillow's arithmetic instead of torchvision's."""
+    resized = [Image.fromarray(one.permute(1, 2, 0).numpy()).resize((size.width, size.height), Image.Resampling(int(resample)))
+               for one in images]  # fmt: skip
+    return torch.stack([torch.from_numpy(np.asarray(one).copy()).permute(2, 0, 1) for one in resized])
+
+
+class ResizedByPillow:
+    """A processor that resizes with Pillow."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def save_pretrained(self, folder: Path) -> None:
+        self.inner.save_pretrained(folder)
+
+    def __call__(self, images: list[np.ndarray], return_tensors: str) -> dict:
+        with mock.patch.object(TorchvisionBackend, "resize", resized_by_pillow):
+            return self.inner(images=images, return_tensors=return_tensors)
+
+
+class MergedPatches:
+    """The processor of Gemma 4 12B on Pillow: a square of patches becomes one patch."""
+
+    def __init__(self, **options):
+        self.inner = Gemma4ImageProcessorPil(**options)
+
+    def save_pretrained(self, folder: Path) -> None:
+        self.inner.save_pretrained(folder)
+
+    def __call__(self, images: list[np.ndarray], return_tensors: str) -> dict:
+        returned = self.inner(images=images, return_tensors=return_tensors)
+        places = returned["image_position_ids"][0]
+        count = int((places >= 0).all(dim=-1).sum())
+        rows = int(returned["num_soft_tokens_per_image"][0])
+        patches, places = patches_merge(returned["pixel_values"][:, :count].float(), places[None, :count], rows)
+        return dict(returned) | dict(pixel_values=patches, image_position_ids=places)
+
+
+GEMMA4_TOWER = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+                    head_dim=8, patch_size=2, position_embedding_size=210)  # fmt: skip
+GEMMA4_TEXT = families.GEMMA4_SIZES | TEXT | dict(
+    vocab_size_per_layer_input=SIZE, layer_types=["sliding_attention", "full_attention"], enable_moe_block=False)
+GEMMA4 = dict(
+    text_prefix="model.language_model.", processor=Gemma4ImageProcessorPil(patch_size=2, max_soft_tokens=70),
+    special=["<|image>", "<|image|>", "<image|>"], placeholder="<|image|>", row_token="<|image|>", rows_of_tile=0,
+    expanded=gemma4_text, merge=3, also_taken="image_position_ids", marks_rows=True, marks="mm_token_type_ids",
+    sees_each_other=True, is_whole=True, patch=2, colors=([0.0] * 3, [1.0] * 3), doubles_colors=True,
+    sizes=dict(image_max_pixels=70 * 6**2),
+)  # fmt: skip
+
+
+def write_unified_keys(writer: gguf.GGUFWriter, config) -> None:
+    writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
+    writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
+
+
+GEMMA4_UNIFIED = replace(families.GEMMA4, model=transformers.Gemma4UnifiedForCausalLM, config=transformers.Gemma4UnifiedTextConfig,
+                         write_keys=write_unified_keys)  # fmt: skip
+OF_EXPERTS_AND_LAYERS = ("hidden_size_per_layer_input", "vocab_size_per_layer_input", "enable_moe_block", "num_experts",
+                         "top_k_experts", "moe_intermediate_size")  # fmt: skip
+
+
+def unified_config(text, token: int) -> object:
+    return transformers.Gemma4UnifiedConfig(
+        text_config=text.to_dict(), image_token_id=token,
+        audio_config=transformers.Gemma4UnifiedAudioConfig(audio_embed_dim=8).to_dict(),
+        vision_config=dict(patch_size=2, pooling_kernel_size=3, mm_embed_dim=24, mm_posemb_size=70, output_proj_dims=24))  # fmt: skip
+
+
+def gemma4_config(**tower) -> Callable[..., object]:
+    return lambda text, token: transformers.Gemma4Config(
+        text_config=text.to_dict(), vision_config=GEMMA4_TOWER | tower, audio_config=None, image_token_id=token)
+
+
 MODELS = {
     "idefics3": Vision(
         Checkpoint(families.LLAMA, sizes(**TEXT, rope_parameters=rope()), {"*": Format.F16}),
@@ -208,6 +318,45 @@ MODELS = {
         preprocessor=dict(image_seq_length=4),
         published=("vision_tower.", "vision_tower.vision_model."),
         marks_rows=True,
+        sees_each_other=True,
+    ),
+    # Rows of the image see each other in the first layer, whose window is shorter than the image.
+    "gemma4": Vision(
+        Checkpoint(families.GEMMA4, GEMMA4_TEXT | dict(use_bidirectional_attention="vision"), {"*": Format.F16}),
+        transformers.Gemma4ForConditionalGeneration, gemma4_config(standardize=True),
+        images=((61, 37), (20, 50), (300, 2)), **GEMMA4 | dict(write_preprocessor=write_joined),
+    ),
+    # Layers have inputs of their own, and rows of images see those before them only.
+    "gemma4-e": Vision(
+        Checkpoint(families.GEMMA4, GEMMA4_TEXT | dict(
+            attention_k_eq_v=False, num_global_key_value_heads=None, hidden_size_per_layer_input=8), {"*": Format.F16}),
+        transformers.Gemma4ForConditionalGeneration, gemma4_config(use_clipped_linears=True),
+        images=((37, 61), (20, 50)), **GEMMA4 | dict(write_preprocessor=write_saved),
+    ),
+    "gemma4_unified": Vision(
+        Checkpoint(GEMMA4_UNIFIED, {key: value for key, value in GEMMA4_TEXT.items() if key not in OF_EXPERTS_AND_LAYERS}
+                   | dict(use_bidirectional_attention="vision"), {"*": Format.F16}),
+        transformers.Gemma4UnifiedForConditionalGeneration, unified_config, images=((61, 37), (20, 50)),
+        **GEMMA4 | dict(write_preprocessor=write_joined, processor=MergedPatches(patch_size=2, max_soft_tokens=70), patch=6, merge=1,
+                        doubles_colors=False, generates_masks=True),
+    ),
+    # Patches have 16 pixels a side, because the converter knows no others, so the colors of tiles would be large: they are left out.
+    "lfm2": Vision(
+        Checkpoint(state_spaces.LFM2, state_spaces.LFM2_SIZES | dict(
+            vocab_size=SIZE, num_hidden_layers=2, layer_types=["conv", "full_attention"], block_auto_adjust_ff_dim=False),
+            {"*": Format.F16}),
+        transformers.Lfm2VlForConditionalGeneration,
+        lambda text, token: transformers.Lfm2VlConfig(
+            text_config=text.to_dict(), image_token_id=token, projector_hidden_size=24,
+            vision_config=transformers.Siglip2VisionConfig(
+                hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=2, vision_use_head=False).to_dict()),
+        "model.language_model.",
+        ResizedByPillow(Lfm2VlImageProcessor(return_row_col_info=True, **COLORS)),
+        ["<|image_start|>", "<|image_end|>", "<|img_thumbnail|>", "<image>"],
+        "<image>", "<image>", 256, lfm2_text, 2,
+        also_taken=("spatial_shapes", "pixel_attention_mask"),
+        images=((61, 37), (20, 50), (1100, 600)),
+        published=("model.vision_tower.", "model.vision_tower.vision_model."), keeps_colors=False, is_whole=True, patch=16, write_preprocessor=write_saved,
     ),
     "internvl": Vision(
         Checkpoint(families.QWEN2, sizes(**TEXT, rope_parameters=rope()), {"*": Format.F16}),
@@ -314,9 +463,11 @@ def template(placeholder: str, part: str = "image") -> str:
 def draw(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     """Values that keep activations near 1."""
     noise = rng.standard_normal(shape)
+    if limit := re.search("put_(min|max)$", name):
+        return (-1 if limit[1] == "min" else 1) * np.abs(1 + 0.3 * noise)
     if re.search(r"norm\w*\.weight$", name) and len(shape) == 1:
         return 0.2 * noise if "soft_emb" in name else 1 + 0.2 * noise
-    if "lambda_" in name:
+    if "lambda_" in name or name.endswith("std_scale"):
         return 0.7 + 0.2 * noise
     if name.endswith(".bias"):
         return 0.3 * noise
@@ -334,8 +485,8 @@ def round_to(name: str, values: np.ndarray) -> np.ndarray:
     return gguf.quants.dequantize(gguf.quants.quantize(values, format), format).reshape(values.shape)
 
 
-def store_rounded(path: Path, out: Path) -> None:
-    """A copy of a tower with matrices in Q8_0, the kernel of patches in F16 and the projection in BF16."""
+def copied_keys(path: Path, out: Path) -> tuple[gguf.GGUFReader, gguf.GGUFWriter]:
+    """A tower, and a file with its keys and without tensors."""
     reader = gguf.GGUFReader(path)
     writer = gguf.GGUFWriter(out, "clip")
     for field in reader.fields.values():
@@ -343,6 +494,26 @@ def store_rounded(path: Path, out: Path) -> None:
             continue
         kind = field.types[0]
         writer.add_key_value(field.name, field.contents(), kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
+    return reader, writer
+
+
+def add_sizes(path: Path, sizes: dict[str, int]) -> None:
+    """Adds keys that the converter leaves out because all published models have the same value."""
+    reader, writer = copied_keys(path, path.with_suffix(".new"))
+    for key, value in sizes.items():
+        writer.add_uint32(f"clip.vision.{key}", value)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    path.with_suffix(".new").replace(path)
+
+
+def store_rounded(path: Path, out: Path) -> None:
+    """A copy of a tower with matrices in Q8_0, the kernel of patches in F16 and the projection in BF16."""
+    reader, writer = copied_keys(path, out)
     for tensor in reader.tensors:
         values, format = tensor.data, Format.F32
         if len(tensor.shape) == 4:
@@ -477,6 +648,8 @@ def write_tower(path: Path, vision: Vision, model: torch.nn.Module, tokenizer, l
             write_clip(path, vision, model)
         else:
             convert(folder, path, llama_cpp)
+        if vision.sizes:
+            add_sizes(path, vision.sizes)
         write_directory(path.parent / "directory", folder, weights, vision.is_whole)
 
 
@@ -486,7 +659,7 @@ def write_tokenizer(folder: Path, tokenizer, vision: Vision) -> None:
     (folder / "chat_template.jinja").write_text(template(vision.placeholder, vision.part))
 
 
-OF_ENCODER = r"^(model\.)?(visual|vision_tower|vision_model|audio_tower|multi_modal_projector|connector)\."
+OF_ENCODER = r"^(model\.)?(visual|vision_tower|vision_model|embed_vision|vision_embedder|embed_audio|audio_tower|multi_modal_projector|connector)\."
 
 
 def stored(name: str, values: torch.Tensor) -> torch.Tensor:
@@ -518,7 +691,16 @@ class Seen:
 
     def __call__(self, input_ids: torch.Tensor, use_cache: bool):
         marks = {self.vision.marks: (input_ids == self.token).long()} if self.vision.marks_rows else {}
+        if self.vision.generates_masks:
+            marks["attention_mask"] = self.masks(marks[self.vision.marks])
         return self.model(input_ids=input_ids, use_cache=use_cache, **self.taken, **marks)
+
+
+    def masks(self, marks: torch.Tensor) -> dict[str, torch.Tensor]:
+        config, length = self.model.config, marks.shape[1]
+        rows = torch.zeros(1, length, config.get_text_config().hidden_size)
+        places = torch.arange(length)[None]
+        return self.model.create_masks_for_generate(config, rows, None, None, places, mm_token_type_ids=marks)
 
 
 @torch.inference_mode()
@@ -538,20 +720,33 @@ def tile_of_patches(patches: torch.Tensor, grid: list[int], merge: int, side: in
     return squares.permute(4, 0, 2, 5, 1, 3, 6).reshape(1, 3, grid[1] * side, grid[2] * side)
 
 
+def tile_of_places(patches: torch.Tensor, places: torch.Tensor, side: int) -> torch.Tensor:
+    """[1, 3, height, width] of patches line by line, each pixel with its three colors, and their places, -1 after the last one."""
+    columns, rows = (places.max(dim=0).values + 1).tolist()
+    return patches[: columns * rows].reshape(rows, columns, side, side, 3).permute(4, 0, 2, 1, 3).reshape(
+        1, 3, rows * side, columns * side)  # fmt: skip
+
+
 def processed(vision: Vision, size: tuple[int, int]) -> tuple[dict, torch.Tensor, str]:
     """What the model takes, the tiles in its colors, and the text."""
     returned = vision.processor(images=[image(*size)], return_tensors="pt")
     pixels = returned["pixel_values"].float()
-    taken = {"pixel_values": pixels} | ({vision.also_taken: returned[vision.also_taken]} if vision.also_taken else {})
+    also = (vision.also_taken,) if isinstance(vision.also_taken, str) else vision.also_taken
+    taken = {"pixel_values": pixels} | {key: returned[key] for key in also}
     if vision.also_taken == "image_grid_thw":
         tiles = tile_of_patches(pixels, returned["image_grid_thw"][0].tolist(), vision.merge, TOWER["patch_size"])
+    elif vision.also_taken == "image_position_ids":
+        tiles = tile_of_places(pixels[0], returned["image_position_ids"][0], vision.patch)
+    elif not vision.keeps_colors:
+        tiles = pixels[:0]
     else:
         tiles = pixels.reshape(-1, *pixels.shape[-3:])
     return taken, tiles, vision.expanded(returned, vision)
 
 
-def digits(tile: torch.Tensor) -> str:
-    levels = 255 * (tile.numpy() * np.array(DEVIATION)[:, None, None] + np.array(MEAN)[:, None, None])
+def digits(tile: torch.Tensor, vision: Vision) -> str:
+    mean, deviation = (np.array(values)[:, None, None] for values in vision.colors)
+    levels = 255 * (tile.numpy() * deviation + mean)
     assert np.abs(levels - levels.round()).max() < 1e-3
     return levels.round().astype(np.uint8).tobytes().hex()
 
@@ -573,11 +768,14 @@ def generate(name: str, vision: Vision, llama_cpp: Path) -> None:
         is_first = index == 0
         rows = rows_of(model, vision, taken).reshape(-1).tolist() if is_first or len(tiles) == 1 and index == 1 else []
         kept = tiles if is_first or len(tiles) == 1 else []
-        images.append(dict(width=size[0], height=size[1], text=text, tiles=[digits(tile) for tile in kept],
+        images.append(dict(width=size[0], height=size[1], text=text, tiles=[digits(tile, vision) for tile in kept],
                            rows=[oracle.rounded(value) for value in rows]))  # fmt: skip
     taken, _, text = processed(vision, vision.images[0])
     tokens = tokenizer.encode(PROMPT.format(text)).ids
     seen = Seen(model, vision, taken, token)
+    mean, deviation = (np.array(values) for values in vision.colors)
+    if vision.doubles_colors:
+        mean, deviation = mean + deviation / 2, deviation / 2
     oracle.write_json(folder / "expected.json", {
         "oracle": f"transformers {transformers.__version__} {type(model).__name__}, float32",
         "sha256": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.glob("*.gguf"))},
@@ -586,11 +784,11 @@ def generate(name: str, vision: Vision, llama_cpp: Path) -> None:
         "row_token_id": token,
         "width": config.hidden_size * (1 + vision.deep),
         "rounded": ["mmproj-q8_0.gguf"] if vision.rounded else [],
-        "image_mean": MEAN,
-        "image_std": DEVIATION,
-        "patch": TOWER["patch_size"],
+        "image_mean": mean.tolist(),
+        "image_std": deviation.tolist(),
+        "patch": vision.patch,
         "merge": vision.merge,
-        "rows_see_each_other": vision.marks_rows and vision.marks == "token_type_ids",
+        "rows_see_each_other": vision.sees_each_other,
         "images": images,
         "prompt": PROMPT.format(vision.placeholder),
         "prompts": [oracle.prompt_case(seen, tokens, CONTINUATION)],

@@ -44,6 +44,8 @@ pub(super) struct Family {
     pub head_norms: &'static [(&'static str, &'static str, &'static str)],
     /// The key of the config that is true, or above 0, for this family and for no other with the same `model_type`.
     pub flag: Option<&'static str>,
+    /// The key of the config that is `vision` if rows of images see each other, where models differ in that.
+    pub media_sight: Option<&'static str>,
     /// The row of the first position in the table of positions.
     pub first_position: usize,
     /// The parts of heads that rotate in layers without and with a window, where files do not state them.
@@ -81,6 +83,7 @@ pub(super) const PLAIN: Family = Family {
     factors: &[],
     head_norms: &[],
     flag: None,
+    media_sight: None,
     first_position: 0,
     rotated_parts: None,
     unit_rows: &[],
@@ -485,10 +488,11 @@ pub(super) const FAMILIES: &[Family] = &[
         ..PLAIN
     },
     Family {
-        model_types: &["gemma4_text", "gemma4"],
+        model_types: &["gemma4_text", "gemma4", "gemma4_unified_text", "gemma4_unified"],
         architecture: "gemma4",
         activations: GELU_TANH,
         names: &[NORM_AFTER_MIXER, GEMMA4],
+        media_sight: Some("use_bidirectional_attention"),
         ..PLAIN
     },
     Family {

@@ -137,6 +137,9 @@ impl<'a> Keys<'a> {
         if config.is_set(RANKS) {
             keys.add("pooling_type", RANK);
         }
+        if let Some(key) = family.media_sight {
+            keys.add("attention.causal_media", config.get(key).is_none_or(|sight| *sight != "vision"));
+        }
         Ok(keys)
     }
 

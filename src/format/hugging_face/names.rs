@@ -125,6 +125,7 @@ const OTHER_PARTS: &[&str] = &[
     "vision_tower.",
     "vision_model.",
     "embed_vision.",
+    "vision_embedder.",
     "multi_modal_projector.",
     "connector.",
     "vit_large_projector.",

@@ -35,6 +35,12 @@ pub(super) enum Op {
     Ungroup { groups: Groups, first: usize, end: usize },
     /// Divides the outermost axis in two.
     Divide(Outer),
+    /// Makes the two outermost axes one.
+    JoinOuter,
+    /// The outermost axis with every second index first, then the others.
+    EvenFirst,
+    /// The values of patches along the innermost axis: in GGUF files those of each color follow one another.
+    ColorByColor,
     /// Multiplies the sections of the rows of a state space's input by the factors of the config, if it has some.
     StateFactors,
 }

@@ -78,6 +78,11 @@ fn needed_step(op: Op, shape: &[usize], family: &Family, heads: &HeadCounts) -> 
         Op::NegExp => return Some(Step::NegExp),
         Op::Transpose => return Some(Step::Transpose),
         Op::StateFactors => return repeated(&heads.state_sections, rows).map(Step::ScaleRows),
+        Op::JoinOuter => {
+            let [outer, next, rest @ ..] = shape else { return None };
+            let joined = outer.checked_mul(*next)?;
+            return Some(Step::Reshape([&[joined], rest].concat()));
+        }
         Op::Divide(outer) => return divided(outer, shape, heads).map(Step::Reshape),
         Op::FromFirstPosition => (0, (family.first_position..rows).collect::<Vec<_>>()),
         Op::Half { part, axis } => {
@@ -88,6 +93,12 @@ fn needed_step(op: Op, shape: &[usize], family: &Family, heads: &HeadCounts) -> 
         Op::EverySecond { first, axis } => {
             let axis = from_innermost(axis).filter(|axis| shape[*axis].is_multiple_of(2))?;
             (axis, (first..shape[axis]).step_by(2).collect())
+        }
+        Op::EvenFirst => (0, (0..rows).step_by(2).chain((1..rows).step_by(2)).collect()),
+        Op::ColorByColor => {
+            const COLORS: usize = 3;
+            let axis = from_innermost(0).filter(|axis| shape[*axis].is_multiple_of(COLORS))?;
+            (axis, (0..COLORS).flat_map(|color| (color..shape[axis]).step_by(COLORS)).collect())
         }
         Op::RotaryRows(of) => (0, rotary_rows(rows, if of == Heads::Query { heads.query } else { heads.key })?),
         Op::Ungroup { groups, first, end } => (0, of_groups(groups, rows, [first, end], heads)?),

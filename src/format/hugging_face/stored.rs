@@ -75,10 +75,15 @@ pub(super) fn stored<'a>(
     let wanted =
         files.tensors().iter().filter(|tensor| !scheme.is_some_and(|scheme| scheme.is_part(files, &tensor.name)));
     let one = |tensor: &'a Tensor| match scheme.and_then(|scheme| Some((scheme, scheme.codes(tensor)?))) {
-        None => Ok(Stored { name: tensor.name.clone(), shape: tensor.shape.clone(), tensor, packed: None }),
+        None => Ok(Stored { name: tensor.name.clone(), shape: shape_of(tensor), tensor, packed: None }),
         Some((scheme, codes)) => unpacked(files, scheme, tensor, codes),
     };
     wanted.map(one).collect()
+}
+
+/// The shape of a tensor, where a single number is a vector of one.
+fn shape_of(tensor: &Tensor) -> Vec<usize> {
+    if tensor.shape.is_empty() { vec![1] } else { tensor.shape.clone() }
 }
 
 /// A tensor that holds the codes of a matrix.

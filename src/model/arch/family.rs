@@ -275,6 +275,8 @@ pub struct AttentionSpec {
     pub windows: Windows,
     /// Which rows of its sequence a row sees. Where the key `attention.causal` is false, models that make embeddings see all.
     pub direction: Direction,
+    /// What rows of media see of each other.
+    pub media_rows: MediaRows,
     /// How windowed layers rotate.
     pub windowed_rope: WindowedRope,
     /// How many values of a head layers without a window rotate.
@@ -304,6 +306,7 @@ impl AttentionSpec {
         scale: AttentionScale::HeadDim,
         windows: Windows::Never,
         direction: Direction::Back,
+        media_rows: MediaRows::SeeEachOther,
         windowed_rope: WindowedRope::AsOthers,
         unwindowed_rotary: UnwindowedRotary::AsStored,
         rotation: Rotation::EveryLayer,
@@ -339,6 +342,16 @@ pub enum Direction {
     Back,
     /// All. A window of n positions reaches half of them back and half ahead.
     BothWays,
+}
+
+/// What rows of media see that see each other by their projector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MediaRows {
+    /// Each other, in every layer.
+    SeeEachOther,
+    /// Each other in layers with a window, as far as it reaches back; nothing ahead of them if the key `attention.causal_media` is
+    /// true or, without it, if layers have inputs of their own.
+    SeeEachOtherInWindows,
 }
 
 /// How windowed layers rotate.

@@ -94,9 +94,9 @@ mod step35;
 
 pub use family::{
     Alibi, AttentionScale, AttentionSpec, AxesOrder, Direction, EmbeddingNorm, EmbeddingScale, ExpertPlacement, Family,
-    FeedForward, Gate, Generation, LogitScale, Mixer, NormKind, Norms, Output, QkNorm, QkNormKind, Recurrent, Residual,
-    RopePairs, Rotation, RoutingSpec, SharedExpert, Temperature, UnwindowedRotary, Values, WindowedRope, Windows,
-    YarnMultiplier, YarnRamp,
+    FeedForward, Gate, Generation, LogitScale, MediaRows, Mixer, NormKind, Norms, Output, QkNorm, QkNormKind,
+    Recurrent, Residual, RopePairs, Rotation, RoutingSpec, SharedExpert, Temperature, UnwindowedRotary, Values,
+    WindowedRope, Windows, YarnMultiplier, YarnRamp,
 };
 
 use super::error::ModelError;

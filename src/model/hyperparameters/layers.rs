@@ -68,6 +68,7 @@ impl Keys<'_> {
                 max_alibi_bias,
                 window: windows[layer],
                 sees_later: direction == Direction::BothWays,
+                each_other: self.each_other(options.media_rows, windows[layer])?,
                 heads,
                 rope,
             };

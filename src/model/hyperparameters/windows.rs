@@ -1,10 +1,10 @@
 //! Which layers attend within a window only, and in which direction.
 
-use cuelight_shaders::attention::Window;
+use cuelight_shaders::attention::{EachOther, Window};
 
 use super::keys::Keys;
 use crate::format::gguf::Value;
-use crate::model::arch::{Direction, Family, Generation, Windows};
+use crate::model::arch::{Direction, Family, Generation, MediaRows, Windows};
 use crate::model::error::ModelError;
 
 impl Keys<'_> {
@@ -22,6 +22,20 @@ impl Keys<'_> {
             return Err(self.invalid(KEY, false, expected));
         }
         Ok(Direction::BothWays)
+    }
+
+    /// What rows of media see in a layer with this window.
+    pub(super) fn each_other(&self, rows: MediaRows, window: Option<Window>) -> Result<EachOther, ModelError> {
+        const KEY: &str = "attention.causal_media";
+        if rows == MediaRows::SeeEachOther {
+            return Ok(EachOther::All);
+        }
+        let are_causal = match self.checkpoint.optional_bool(&self.name(KEY))? {
+            Some(are_causal) => are_causal,
+            // GGUF files do not say so. It is so in all models with inputs of single layers, and in no other.
+            None => self.per_layer_input()?.is_some(),
+        };
+        Ok(if are_causal || window.is_none() { EachOther::Before } else { EachOther::FromWindow })
     }
 
     /// Which layers have a window: the file's pattern where it has one, else the family's.

@@ -1,11 +1,14 @@
 //! How the vision towers of each projector are built, as data: one file each.
 //!
 //! What can be read from tensors needs no option: biases, a class token, norms before and after the layers, scales of branches,
-//! norms of queries and keys, gates.
+//! norms of queries and keys, norms after attention and feed-forwards, limits of the inputs and outputs of matrices, gates.
 
 mod gemma3;
+mod gemma4;
+mod gemma4_unified;
 mod idefics3;
 mod internvl;
+mod lfm2;
 mod llava;
 mod pixtral;
 mod qwen2_5vl;
@@ -19,7 +22,10 @@ pub use spec::Family;
 pub const FAMILIES: &[&Family] = &[
     &idefics3::FAMILY,
     &gemma3::FAMILY,
+    &gemma4::FAMILY,
+    &gemma4_unified::FAMILY,
     &internvl::FAMILY,
+    &lfm2::FAMILY,
     &llava::FAMILY,
     &pixtral::FAMILY,
     &qwen2vl::FAMILY,
@@ -49,6 +55,7 @@ mod tests {
     fn the_page_of_models_names_every_projector() {
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("docs/models.md");
         let page = std::fs::read_to_string(page).unwrap();
+        let (_, page) = page.split_once("\n## Vision\n").unwrap();
         for family in FAMILIES {
             assert!(page.contains(&format!("\n| `{}` |", family.projector)), "{}", family.projector);
         }

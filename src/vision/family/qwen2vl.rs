@@ -6,10 +6,12 @@ use cuelight_shaders::activate::Pointwise;
 
 use super::spec::Family;
 use crate::media::MediaPart;
+use crate::tower::blocks::{BlockActivation, HeadForm};
 use crate::tower::head::HeadOp;
 use crate::tower::merge::Merging;
 use crate::vision::division::Division;
 use crate::vision::parts::{Arrangement, Parts};
+use crate::vision::patches::ColorRange;
 use crate::vision::positions::{Encoding, Turns};
 use crate::vision::resample::Filter;
 
@@ -17,10 +19,15 @@ pub(super) const FAMILY: Family = Family {
     projector: "qwen2vl_merger",
     tower: "Qwen 2 ViT",
     gelu: Pointwise::Gelu,
+    activation: BlockActivation::QuickGelu,
+    colors: ColorRange::OfFile,
+    has_layers: true,
+    heads_form: HeadForm::Scaled,
     positions: Encoding::Rotation(Turns::Alike),
     norm_before_merging: None,
     merging: Merging::Joined,
     merge: 2,
+    merges_pixels: false,
     head: &[HeadOp::Linear("mm.0"), HeadOp::Gelu, HeadOp::Linear("mm.2")],
     deep_head: &[],
     division: |keys| Division::within_pixels(keys),

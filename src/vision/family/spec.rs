@@ -3,10 +3,12 @@
 use cuelight_shaders::activate::Pointwise;
 
 use crate::media::MediaPart;
+use crate::tower::blocks::{BlockActivation, HeadForm};
 use crate::tower::head::HeadOp;
 use crate::tower::merge::Merging;
 use crate::vision::division::{Division, DivisionKeys};
 use crate::vision::parts::Arrangement;
+use crate::vision::patches::ColorRange;
 use crate::vision::positions::Encoding;
 use crate::vision::resample::Filter;
 
@@ -19,6 +21,14 @@ pub struct Family {
     pub tower: &'static str,
     /// What the key `clip.use_gelu` means.
     pub gelu: Pointwise,
+    /// The activation of files that state none.
+    pub activation: BlockActivation,
+    /// The range of colors that it takes.
+    pub colors: ColorRange,
+    /// Whether it has layers of attention.
+    pub has_layers: bool,
+    /// How heads attend.
+    pub heads_form: HeadForm,
     /// How the tower encodes positions.
     pub positions: Encoding,
     /// A norm of the rows of patches before they are merged, where the file has it.
@@ -27,6 +37,8 @@ pub struct Family {
     pub merging: Merging,
     /// Patches of a side of the square that becomes one row, unless the file says otherwise.
     pub merge: usize,
+    /// Whether such a square is one patch of the tower.
+    pub merges_pixels: bool,
     /// What turns merged rows into embedding rows.
     pub head: &'static [HeadOp],
     /// What turns the merged rows after a deep layer into values for a layer of the text model. The names of its tensors follow

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use cuelight_shaders::attention::{Attention, KvShape, KvType, Window};
+use cuelight_shaders::attention::{Attention, EachOther, KvShape, KvType, Window};
 use cuelight_shaders::cases::{CaseBatch, CaseCache};
 use cuelight_shaders::gpu::{Module, RowCount};
 use cuelight_shaders::quant::random;
@@ -24,6 +24,7 @@ fn attention(scale: f32) -> Attention {
         scale,
         window: Some(Window::Last(16)),
         sees_later: false,
+        each_other: EachOther::All,
         softcap: None,
         sinks: None,
         slopes: None,

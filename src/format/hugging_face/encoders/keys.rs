@@ -78,6 +78,8 @@ impl Sources<'_> {
             Source::SideByRoot(key, default) => Some(self.side_by_root(self.of_model(key, default)?)?.into()),
             Source::SideOfPatches(key) => Some(self.side_of_patches(key)?.into()),
             Source::Colors(key) => Some(self.colors(key)?[..].into()),
+            Source::EachColor(value) => Some([value; 3][..].into()),
+            Source::PixelsOfRows { rows, patch, merge } => Some(self.pixels_of_rows(rows, patch, merge)?.into()),
             Source::Prepared(prepared) => self.prepared(prepared)?.map(Value::from),
             Source::AspectRatio => self.aspect_ratio().map(Value::from),
             Source::FeatureLayer(default) => self.feature_layer(default)?.map(|layer| [layer][..].into()),
@@ -112,6 +114,18 @@ impl Sources<'_> {
         } else {
             Err(self.config.wrong(Place::Encoder, key, &patches.into(), "the square of a whole number"))
         }
+    }
+
+    fn pixels_of_rows(
+        &self,
+        (rows, default_rows): (&str, u32),
+        patch: &str,
+        (place, merge, default_merge): (Place, &str, u32),
+    ) -> Result<u32, HuggingFaceError> {
+        let rows = self.config.optional_size(Place::Preprocessor, rows)?.unwrap_or(default_rows);
+        let merge = self.config.optional_size(place, merge)?.unwrap_or(default_merge);
+        let side = self.config.size(patch)?.saturating_mul(merge);
+        Ok(side.saturating_mul(side).saturating_mul(rows))
     }
 
     fn colors(&self, key: &str) -> Result<[f32; 3], HuggingFaceError> {

@@ -77,6 +77,18 @@ pub(super) enum Source {
     SideOfPatches(&'static str),
     /// Three numbers of the preprocessor, for the colors.
     Colors(&'static str),
+    /// This number for each color.
+    EachColor(f32),
+    /// The pixels of as many embedding rows as a size of the preprocessor says. Each size has its place, its name, and its value without
+    /// it.
+    PixelsOfRows {
+        /// The number of rows.
+        rows: (&'static str, u32),
+        /// Pixels of a side of a patch.
+        patch: &'static str,
+        /// Patches of a side of the square that becomes one row.
+        merge: (Place, &'static str, u32),
+    },
     /// A size of the preprocessor.
     Prepared(Prepared),
     /// What becomes of images that are not square, by the preprocessor.

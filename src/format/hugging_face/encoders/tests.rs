@@ -92,6 +92,54 @@ const REFUSED: &[(&str, &str, &[Refused])] = &[
         ],
     ),
     (
+        "vision/gemma4",
+        JOINED,
+        &[
+            (
+                "/image_processor/max_soft_tokens",
+                "300",
+                "\"max_soft_tokens\" is 300, but must be 70 or 140 or 280 or 560 or 1120",
+            ),
+            ("/image_processor/do_normalize", "true", "\"do_normalize\" is true, but must be false"),
+            ("/image_processor/pooling_kernel_size", "2", "\"pooling_kernel_size\" is 2.0, but must be 3"),
+        ],
+    ),
+    (
+        "vision/gemma4",
+        CONFIG,
+        &[
+            (
+                "/vision_config/hidden_activation",
+                "\"silu\"",
+                "\"vision_config.hidden_activation\" is \"silu\", but must be gelu_pytorch_tanh",
+            ),
+            ("/vision_config/rope_parameters/rope_theta", "10", "is 10, but must be 100"),
+            ("/text_config/pad_token_id", "3", "\"text_config.pad_token_id\" is 3, but must be 0"),
+        ],
+    ),
+    (
+        "vision/lfm2",
+        OWN,
+        &[
+            ("/do_image_splitting", "false", "\"do_image_splitting\" is false, but must be true"),
+            ("/max_pixels_tolerance", "3", "\"max_pixels_tolerance\" is 3, but must be 2"),
+            (
+                "/encoder_patch_size",
+                "14",
+                "\"encoder_patch_size\" is 14.0, but must be 16, as patch_size of config.json",
+            ),
+            ("/max_image_tokens", "0", "\"max_image_tokens\" is 0.0, but must be a whole number above 0"),
+        ],
+    ),
+    (
+        "vision/lfm2",
+        CONFIG,
+        &[
+            ("/downsample_factor", "4", "\"downsample_factor\" is 4, but must be 2"),
+            ("/vision_config/num_patches", "255", "the square of a whole number"),
+        ],
+    ),
+    (
         "vision/pixtral",
         OWN,
         &[("/size/longest_edge", "84", "is 84, but must be at most 56, image_size of config.json")],
@@ -146,7 +194,7 @@ fn limits_on_pixels_have_old_and_new_names() {
 
 #[test]
 fn an_encoder_without_a_preprocessor_is_refused_if_it_needs_one() {
-    for (name, file) in [("vision/qwen2vl", OWN), ("vision/qwen3vl", JOINED)] {
+    for (name, file) in [("vision/qwen2vl", OWN), ("vision/qwen3vl", JOINED), ("vision/gemma4", JOINED)] {
         let folder = copy(name);
         std::fs::remove_file(folder.path().join(file)).unwrap();
         let error = error_in(folder.path());
