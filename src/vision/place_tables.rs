@@ -115,6 +115,7 @@ impl PositionTable {
         [(before, 1.0 - part), ((before + 1).min(last), part)]
     }
 }
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

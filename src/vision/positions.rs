@@ -86,6 +86,7 @@ impl Turns {
         [0, first as u32, second as u32]
     }
 }
+
 #[cfg(test)]
 mod tests {
     use cuelight_shaders::rope::reference;
