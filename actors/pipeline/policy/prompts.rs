@@ -57,7 +57,7 @@ impl Policy {
             _ => LEAST_PROMPT_ROWS,
         };
         if in_deficit {
-            running.clear();
+            running.retain(|rank| self.ends_within(&self.sequences[&rank.id], limit, batch));
         } else if prompts > 1 {
             let whole = self.add_short(&running, limit, batch, effects);
             running.retain(|rank| !whole.contains(rank));
@@ -203,7 +203,7 @@ impl Policy {
     }
 
     /// Admits waiting prompts in rank order until the time is used up or a prompt does not fit. Only prompts that wait for
-    /// a prefix are overtaken. While prompts are in deficit, a prompt has to fit as a whole.
+    /// a prefix are overtaken. While prompts are in deficit, a prompt has to end within the step.
     fn admit_waiting(&mut self, limit: Duration, batch: &mut Batch, effects: &mut Vec<Effect>) {
         let mut last = None;
         while let Some(rank) = self.next_waiting(last) {
@@ -215,7 +215,7 @@ impl Policy {
             if batch.is_full() || self.prompt_rows_within(limit, batch, 0) == 0 || self.active() >= self.max_running() {
                 return;
             }
-            if self.prompt_time.is_in_deficit() && !self.fits_whole(sequence, limit, batch) {
+            if self.prompt_time.is_in_deficit() && !self.ends_within(sequence, limit, batch) {
                 return;
             }
             let victims = Victims::LowerPriority(sequence.priority);
@@ -227,9 +227,10 @@ impl Policy {
         }
     }
 
-    /// Whether a step can take all rows of a waiting prompt within `limit`.
-    fn fits_whole(&self, sequence: &Sequence, limit: Duration, batch: &Batch) -> bool {
-        let start = self.cached_blocks(sequence) * BLOCK_TOKENS;
+    /// Whether a step can take all rows that are left of a prompt within `limit`.
+    fn ends_within(&self, sequence: &Sequence, limit: Duration, batch: &Batch) -> bool {
+        let is_running = self.running.contains(&sequence.rank);
+        let start = if is_running { sequence.planned } else { self.cached_blocks(sequence) * BLOCK_TOKENS };
         let rows = self.prompt_rows_within(limit, batch, start).min(batch.rows_left);
         sequence.length() - start <= rows && is_fast(sequence)
     }
