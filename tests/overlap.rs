@@ -33,6 +33,8 @@ use cuelight_shaders::quant::{Format, random};
 
 const HIDDEN: usize = 2048;
 const INTERMEDIATE: usize = 768;
+/// Tokens of a stream whose rate is measured. The first token of a prompt may be 24 steps late (`policy/prompt_time.rs`).
+const TOKENS: usize = 48;
 const N_EXPERTS: usize = 128;
 const TOP_K: usize = 8;
 const LAYERS: usize = 12;
@@ -279,11 +281,11 @@ async fn a_device_and_experts_of_equal_duration_overlap() {
     let sequential = start(CardModel::new(card), OverlapMode::Off, Tracer::default()).await;
     let overlapped = start(CardModel::new(card), OverlapMode::Auto, tracer.clone()).await;
     // In the first steps the executor measures which mode is faster.
-    tokens_per_second(&overlapped, 24).await;
+    tokens_per_second(&overlapped, TOKENS).await;
     let mut ratios: Vec<f64> = Vec::new();
     for _ in 0..3 {
-        let off = tokens_per_second(&sequential, 24).await;
-        let auto = tokens_per_second(&overlapped, 24).await;
+        let off = tokens_per_second(&sequential, TOKENS).await;
+        let auto = tokens_per_second(&overlapped, TOKENS).await;
         println!("off {off:.1} t/s, auto {auto:.1} t/s: {:.2}", auto / off);
         ratios.push(auto / off);
     }
@@ -301,10 +303,10 @@ async fn a_long_prompt_of_one_client_leaves_other_streams_most_of_their_rate() {
     let model = CardModel::new(as_long_as_the_experts());
     let rows = Arc::clone(&model.rows);
     let runtime = start(model, OverlapMode::Auto, Tracer::default()).await;
-    tokens_per_second(&runtime, 24).await;
+    tokens_per_second(&runtime, TOKENS).await;
     let mut kept: Vec<f64> = Vec::new();
     for round in 0..4 {
-        let alone = tokens_per_second(&runtime, 24).await;
+        let alone = tokens_per_second(&runtime, TOKENS).await;
         let streams = Streams::start(&runtime, 64).await;
         streams.all_have(2).await;
         // A different prompt in each round, so none of it is in the prefix cache.
