@@ -110,8 +110,13 @@ impl Policy {
             return AdmissionOutcome::Follows;
         }
         // Without a load those after the usable ones are released, and as many others are needed.
-        let missing = blocks - usable - self.blocks.exclusive(&prefix[usable..]) + reserve;
-        if !self.make_slot_available(victims, effects) || !self.make_available(missing, victims, effects) {
+        let missing = |policy: &Policy| blocks - usable - policy.blocks.exclusive(&prefix[usable..]) + reserve;
+        let fits = self.make_slot_available(victims, effects) && {
+            self.make_available(missing(self), victims, effects);
+            // Fewer are missing if those that it preempted held a part of the prefix.
+            self.blocks.available() >= missing(self)
+        };
+        if !fits {
             prefix.into_iter().rev().for_each(|block| self.blocks.release(block));
             return AdmissionOutcome::NoBlocks;
         }

@@ -181,6 +181,27 @@ fn a_suspect_and_a_request_before_it_both_end() {
     world.assert_all_ended();
 }
 
+/// A suspect needs the blocks of all others, which hold the cached blocks of its prefix too. After they were preempted it must
+/// be admitted, because no step is in flight whose end would admit it later.
+#[test]
+fn a_suspect_runs_after_those_that_share_its_prefix_were_preempted() {
+    let submit = |prompt_tokens, generate, salted| Action::Submit {
+        like: 0,
+        prompt_tokens,
+        generate,
+        priority: 0,
+        salted,
+        wanted: Wanted::Nothing,
+    };
+    let config = PolicyConfig { prefill_chunk_tokens: 1, ..CONFIG };
+    let mut world = World::new(config, EngineLimits { kv_blocks: 8, state_slots: 2, ..limits() });
+    let actions = [submit(48, 3, false), submit(48, 3, true), submit(97, 1, false), submit(1, 1, false)];
+    actions.into_iter().for_each(|action| world.act(action));
+    world.replace_scheduler(true, false);
+    world.run_out();
+    world.assert_all_ended();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
     #[test]
