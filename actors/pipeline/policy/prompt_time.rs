@@ -8,7 +8,8 @@
 //! A few prompt rows in every step would be the most expensive way to use that share: weights that are read for 20 rows
 //! cost as much for 2. So a step has either no prompt rows or as many as it may, up to [`step_factor`] times the time of its
 //! decode rows. Time beyond the prompts' share becomes a deficit, and the following steps have no prompt rows until
-//! it is paid back. The first chunk of a new prompt does not wait for credit.
+//! it is paid back. The first chunk of a new prompt does not wait for credit. A prompt whose rows that are left fit into a step does
+//! not wait for the deficit either, and these rows are not charged: its first token would be many steps late to save less than one.
 
 use std::time::Duration;
 

@@ -2,7 +2,8 @@
 //!
 //! In a step with decode rows, [`prompt_time`](super::prompt_time) decides whether there are any prompt rows. They go to one
 //! prompt after the other in rank order: of two equal prompts the first finishes earlier than if they shared the rows, and
-//! the second finishes no later. Prompts that are short compared with the capacity of a step do not wait for long ones.
+//! the second finishes no later. Prompts that are short compared with the capacity of a step do not wait for long ones, nor until
+//! others have paid their deficit back.
 
 use std::ops::Bound;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use super::batch::Batch;
 use super::kv_blocks::BlockManager;
 use super::prompt_time::{MAX_SHARES, step_factor};
 use super::residency::{AdmissionOutcome, Victims};
-use super::sequence::Rank;
+use super::sequence::{Rank, Sequence};
 use super::{Effect, Policy};
 use crate::core::request::RequestId;
 
@@ -47,14 +48,25 @@ impl Policy {
         let mut running: Vec<_> = self.ready().filter(|sequence| !sequence.is_answering()).map(|s| s.rank).collect();
         let prompts = running.len() + self.waiting_prompts();
         batch.is_saturated = decode_rows == 0 && self.saturates(&running, batch);
-        let Some(limit) = self.step_limit(decode_time, decode_rows, prompts) else { return };
+        let limit = self.step_limit(decode_time, decode_rows, prompts);
         let limit = if batch.is_saturated { NO_LIMIT } else { limit };
-        batch.least_prompt_rows = if decode_rows > 0 { LEAST_PROMPT_ROWS } else { BLOCK_TOKENS };
-        if prompts > 1 {
+        let in_deficit = self.prompt_time.is_in_deficit();
+        batch.least_prompt_rows = match decode_rows {
+            0 => BLOCK_TOKENS,
+            _ if in_deficit => 0,
+            _ => LEAST_PROMPT_ROWS,
+        };
+        if in_deficit {
+            running.retain(|rank| self.ends_within(&self.sequences[&rank.id], limit, batch));
+        } else if prompts > 1 {
             let whole = self.add_short(&running, limit, batch, effects);
             running.retain(|rank| !whole.contains(rank));
         }
         self.add_in_order(running, limit, batch, effects);
+        if in_deficit {
+            // Not charged: otherwise a short prompt in every step would keep long ones in deficit forever.
+            return;
+        }
         if let Some((decode_time, total)) = decode_time.zip(self.step_time.predict(batch.work)) {
             // Time within the target is not charged.
             let free = self.config.inter_token_target.map_or(decode_time, |target| target.max(decode_time));
@@ -71,16 +83,14 @@ impl Policy {
         counted.take(MAX_SHARES).count()
     }
 
-    /// Time limit of a step with prompt rows, given the predicted time of its decode rows. `None` when it should have no
-    /// prompt rows.
-    fn step_limit(&mut self, decode_time: Option<Duration>, decode_rows: usize, prompts: usize) -> Option<Duration> {
+    /// Time limit of a step with prompt rows, given the predicted time of its decode rows.
+    fn step_limit(&mut self, decode_time: Option<Duration>, decode_rows: usize, prompts: usize) -> Duration {
         let Some(decode_time) = decode_time else {
             self.prompt_time.reset();
-            return Some(self.config.prefill_step_limit);
+            return self.config.prefill_step_limit;
         };
         self.prompt_time.credit(decode_time, decode_rows, prompts);
-        let limit = self.config.inter_token_target.unwrap_or(decode_time * step_factor(decode_rows, prompts));
-        (!self.prompt_time.is_in_deficit()).then_some(limit)
+        self.config.inter_token_target.unwrap_or(decode_time * step_factor(decode_rows, prompts))
     }
 
     /// Whether enough prompt rows wait that a step takes hardly longer for as many as it can hold.
@@ -161,8 +171,7 @@ impl Policy {
             let sequence = &self.sequences[&rank.id];
             let rows = self.prompt_rows_within(limit, batch, start).min(batch.rows_left);
             let even_rows = (rows / count).min(self.config.prefill_chunk_tokens);
-            // A prompt whose rows all return logits is not short: it needs more than time.
-            let is_short = sequence.length() - start <= even_rows && sequence.scored >= sequence.prompt_tokens;
+            let is_short = sequence.length() - start <= even_rows && is_fast(sequence);
             Candidate { rank, priority: sequence.priority, even_rows, is_short }
         };
         starts.into_iter().map(candidate).collect()
@@ -198,7 +207,7 @@ impl Policy {
     }
 
     /// Admits waiting prompts in rank order until the time is used up or a prompt does not fit. Only prompts that wait for
-    /// a prefix are overtaken.
+    /// a prefix are overtaken. While prompts are in deficit, a prompt has to end within the step.
     fn admit_waiting(&mut self, limit: Duration, batch: &mut Batch, effects: &mut Vec<Effect>) {
         let mut last = None;
         while let Some(rank) = self.next_waiting(last) {
@@ -210,6 +219,9 @@ impl Policy {
             if batch.is_full() || self.prompt_rows_within(limit, batch, 0) == 0 || self.active() >= self.max_running() {
                 return;
             }
+            if self.prompt_time.is_in_deficit() && !self.ends_within(sequence, limit, batch) {
+                return;
+            }
             let victims = Victims::LowerPriority(sequence.priority);
             match self.admit(rank, victims, effects) {
                 AdmissionOutcome::Admitted if self.add_chunk(rank.id, victims, limit, batch, effects) => {}
@@ -217,6 +229,14 @@ impl Policy {
                 AdmissionOutcome::Admitted | AdmissionOutcome::NoBlocks => return,
             }
         }
+    }
+
+    /// Whether a step can take all rows that are left of a prompt within `limit`.
+    fn ends_within(&self, sequence: &Sequence, limit: Duration, batch: &Batch) -> bool {
+        let is_running = self.running.contains(&sequence.rank);
+        let start = if is_running { sequence.planned } else { self.cached_blocks(sequence) * BLOCK_TOKENS };
+        let rows = self.prompt_rows_within(limit, batch, start).min(batch.rows_left);
+        sequence.length() - start <= rows && is_fast(sequence)
     }
 
     fn next_waiting(&self, last: Option<Rank>) -> Option<Rank> {
@@ -256,4 +276,9 @@ impl Policy {
         batch.prompt_rows += before - batch.rows_left;
         rows > wanted
     }
+}
+
+/// Whether rows of a prompt need nothing but time. Those that all return logits also need memory for these.
+fn is_fast(sequence: &Sequence) -> bool {
+    sequence.scored >= sequence.prompt_tokens
 }
