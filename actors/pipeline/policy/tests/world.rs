@@ -470,6 +470,8 @@ impl World {
         self.sampling.clear();
         self.delivering.clear();
         self.cached.clear();
+        // What the tiers read for the old scheduler is sent to nothing.
+        self.tiers.fetching.clear();
         self.awaits_resync = false;
         self.policy = Policy::starting_at(self.policy.next_step, self.policy.config, self.limits.clone());
         let mut open: Vec<_> = self.requests.values_mut().filter(|state| state.end.is_none()).collect();
