@@ -103,6 +103,7 @@ fn help_has_examples_and_defaults() {
         "compare",
         "perplexity",
         "replay",
+        "batch",
         "config",
         "completions",
         "doctor",

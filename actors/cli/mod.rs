@@ -6,6 +6,7 @@
 
 mod api_keys;
 mod async_runtime;
+mod batch;
 pub mod bench;
 pub mod compare;
 mod completions;
@@ -42,8 +43,10 @@ mod replay;
 mod rm;
 pub mod run;
 mod serve;
+mod served_name;
 mod server_address;
 mod server_memory;
+mod server_options;
 mod show;
 mod style;
 mod template_worker;
@@ -138,6 +141,7 @@ enum Command {
     Compare(compare::Args),
     Perplexity(perplexity::Args),
     Replay(replay::Args),
+    Batch(batch::Args),
     Quantize(quantize::Args),
     Imatrix(imatrix::Args),
     Convert(convert::Args),
@@ -157,6 +161,7 @@ impl Command {
             Command::Compare(args) => args.given(),
             Command::Perplexity(args) => args.given(),
             Command::Replay(args) => args.given(),
+            Command::Batch(args) => args.given(),
             Command::Quantize(args) => args.given(),
             Command::Imatrix(args) => args.given(),
             Command::Convert(args) => args.given(),
@@ -190,6 +195,7 @@ impl Command {
             Command::Compare(args) => compare::execute(&args, context),
             Command::Perplexity(args) => perplexity::execute(&args, context),
             Command::Replay(args) => replay::execute(&args, context),
+            Command::Batch(args) => batch::execute(&args, context),
             Command::Quantize(args) => quantize::execute(&args, context),
             Command::Imatrix(args) => imatrix::execute(&args, context),
             Command::Convert(args) => convert::execute(&args, context),
@@ -271,7 +277,7 @@ fn command() -> clap::Command {
         let convert = convert.mut_arg("model", |arg| arg.help("The Hugging Face directory or repository to read"));
         convert.mut_arg("out", |arg| arg.help("The GGUF file to write"))
     });
-    ["run", "show", "replay"].into_iter().fold(command, |command, name| command.mut_subcommand(name, without))
+    ["run", "show", "replay", "batch"].into_iter().fold(command, |command, name| command.mut_subcommand(name, without))
 }
 
 /// Settings of models that only `serve` uses: other commands have no other servers, and write no timeline.
@@ -338,12 +344,14 @@ mod tests {
             let mut all = command();
             all.find_subcommand_mut(name).unwrap().render_long_help().to_string()
         };
-        for name in ["run", "show", "replay"] {
+        for name in ["run", "show", "replay", "batch"] {
             let lists = |setting: &str| help(name).contains(&format!("--{}", setting.replace('_', "-")));
             assert!(!SETTINGS_OF_SERVERS.iter().any(|setting| lists(setting)), "{name}");
         }
         assert!(help("serve").contains("--kv-share") && help("serve").contains("--profile-ops"));
-        for name in ["run", "serve", "show", "tokenize", "bench", "perplexity", "replay", "quantize", "imatrix"] {
+        for name in
+            ["run", "serve", "show", "tokenize", "bench", "perplexity", "replay", "batch", "quantize", "imatrix"]
+        {
             assert!(help(name).contains("ollama://name:tag"), "{name}");
         }
     }

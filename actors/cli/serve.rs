@@ -13,12 +13,11 @@ use std::time::Duration;
 use cuelight_engine::load::{LoadOptions, Source};
 use futures_util::future::try_join_all;
 
-use crate::api::{self, ApiKey, ConnectionOptions, LiveOptions, ServerOptions};
+use crate::api::{self, ConnectionOptions, LiveOptions, ServerOptions};
 use crate::config::flags::{Flags, ServeFlags};
-use crate::config::{ByteSize, Config, Given, Origin};
+use crate::config::{Config, Given, Origin};
 use crate::core::kv_transfer::PeerAddress;
 use crate::hub::HubStore;
-use crate::hub::ollama::OllamaName;
 use crate::kv_events::{KvEvents, KvEventsOptions};
 use crate::logging::notice;
 use crate::metrics::exposition::Exposition;
@@ -28,8 +27,6 @@ use crate::pipeline::kv_store::{
 };
 use crate::pipeline::runtime::RuntimeOptions;
 use crate::recording::Recorder;
-use crate::serving::media_host::{InvalidMediaHost, MediaHost};
-use crate::serving::media_limits::MediaLimits;
 use crate::trace::{self, Tracer};
 
 use super::api_keys::api_keys;
@@ -37,7 +34,9 @@ use super::found_model::FoundModel;
 use super::hints::over_budget;
 use super::media::MediaSettings;
 use super::model;
+use super::served_name::served_name;
 use super::server_memory::{request_memory, response_store};
+use super::server_options::server_options;
 use super::{CliError, ConfigSource, Context, async_runtime, model_help, open_files, ready};
 
 /// Serve models over HTTP with the APIs of OpenAI, Anthropic and Ollama.
@@ -96,7 +95,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let connections = open_files::connections(config.max_connections.map(NonZeroUsize::get))?;
     let kv_store = kv_store(config)?;
     let process = ProcessOptions { metrics, connections, shared_blocks: kv_store.shared.clone() };
-    let options = LiveOptions::from(server_options(config, process)?);
+    let options = LiveOptions::from(live_options(config, process)?);
     let tracer = trace::start(config.trace_file.as_deref(), config.otlp_endpoint.as_ref().map(|url| url.0.as_str()))
         .map_err(CliError::other)?;
     let runtime = async_runtime::tokio_runtime()?;
@@ -124,7 +123,7 @@ async fn reload_on_hangup(live: LiveOptions, source: ConfigSource) {
         let (connections, shared_blocks) = (connections.max_connections, shared_blocks.clone());
         let read = source.resolve().map_err(CliError::from);
         let process = ProcessOptions { metrics, connections, shared_blocks };
-        match read.and_then(|read| server_options(&read.config, process)) {
+        match read.and_then(|read| live_options(&read.config, process)) {
             Ok(options) => {
                 live.replace(options);
                 tracing::info!("the configuration was reloaded");
@@ -141,49 +140,11 @@ struct ProcessOptions {
     shared_blocks: Option<SharedBlocks>,
 }
 
-fn server_options(config: &Config, process: ProcessOptions) -> Result<ServerOptions, CliError> {
+fn live_options(config: &Config, process: ProcessOptions) -> Result<ServerOptions, CliError> {
     let ProcessOptions { metrics, connections: max_connections, shared_blocks } = process;
-    Ok(ServerOptions {
-        api_keys: api_keys(config)?.into_iter().map(ApiKey::from).collect(),
-        cors_origins: config.cors_origin.iter().map(|origin| origin.0.clone()).collect(),
-        allowed_hosts: std::iter::once(config.host.clone()).chain(config.allowed_host.iter().cloned()).collect(),
-        max_body_bytes: usize::try_from(config.max_body_size.0).unwrap_or(usize::MAX),
-        request_memory_bytes: usize::try_from(request_memory(config)).unwrap_or(usize::MAX),
-        response_store_bytes: usize::try_from(response_store(config)).unwrap_or(usize::MAX),
-        body_timeout: config.body_timeout,
-        connections: ConnectionOptions {
-            max_connections,
-            header_timeout: config.header_timeout,
-            idle_timeout: config.idle_timeout,
-            stall_timeout: config.client_stall_timeout,
-        },
-        client_identity: config.client_identity,
-        highest_priority: config.highest_priority,
-        tenant_isolation: config.tenant_isolation,
-        allow_lora_loading: config.allow_lora_loading,
-        request_timeout: config.request_timeout,
-        media: media_limits(config)?,
-        drain_timeout: config.drain_timeout,
-        chat_page: !config.no_chat_page,
-        shared_blocks,
-        metrics: Some(metrics),
-        ..ServerOptions::default()
-    })
-}
-
-/// Limits of the media of a request.
-fn media_limits(config: &Config) -> Result<MediaLimits, CliError> {
-    let bytes = |size: ByteSize| usize::try_from(size.0).unwrap_or(usize::MAX);
-    let hosts = config.media_host.iter().map(|host| host.parse()).collect::<Result<Vec<MediaHost>, InvalidMediaHost>>();
-    Ok(MediaLimits {
-        images: config.max_images.get(),
-        image_bytes: bytes(config.max_image_size),
-        image_pixels: config.max_image_pixels.get() as u64,
-        audio: config.max_audio.get(),
-        audio_bytes: bytes(config.max_audio_size),
-        audio_seconds: config.max_audio_seconds.get(),
-        hosts: hosts.map_err(|error| CliError::Usage(format!("--media-host: {error}")))?.into(),
-    })
+    let options = server_options(config)?;
+    let connections = ConnectionOptions { max_connections, ..options.connections };
+    Ok(ServerOptions { connections, shared_blocks, metrics: Some(metrics), ..options })
 }
 
 /// What records requests, if they are recorded.
@@ -355,7 +316,7 @@ fn names<'a>(models: &'a [String], config: &Config) -> Result<Vec<(String, &'a s
     let mut named: Vec<(String, &str)> = Vec::new();
     for argument in models {
         let (name, model) = split_name(argument);
-        let id = name.or(config.alias.as_deref()).map_or_else(|| model_id(model), str::to_owned);
+        let id = name.or(config.alias.as_deref()).map_or_else(|| served_name(model), str::to_owned);
         if named.iter().any(|(other, _)| *other == id) {
             let advice = format!("two models would have the name {id}; write NAME=MODEL for a distinct name");
             return Err(CliError::Usage(advice));
@@ -476,15 +437,6 @@ async fn load_all(models: &Models, address: SocketAddr, config: &Config) -> CliE
     CliError::Failed(models.all_failed().await)
 }
 
-/// The model's name for clients without an alias: the reference, or the name of a file or directory without `.gguf`.
-fn model_id(model: &str) -> String {
-    let path = Path::new(model);
-    let is_path = path.is_file() || path.join("config.json").is_file();
-    let short = || model.trim_end_matches(['/', '\\']).rsplit(['/', '\\']).next().filter(|name| !name.is_empty());
-    let name = if is_path { short().unwrap_or(model) } else { OllamaName::without_prefix(model) };
-    name.strip_suffix(".gguf").unwrap_or(name).to_owned()
-}
-
 fn bind(host: &str, port: u16) -> Result<TcpListener, CliError> {
     let listener = TcpListener::bind((host, port)).map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => CliError::Failed(format!(
@@ -523,15 +475,6 @@ mod tests {
                 "{error}"
             );
         }
-    }
-
-    #[test]
-    fn a_reference_is_the_name_for_clients() {
-        assert_eq!(model_id("demo"), "demo");
-        assert_eq!(model_id("org/repo:Q8_0"), "org/repo:Q8_0");
-        let file = tempfile::Builder::new().suffix(".gguf").tempfile().unwrap();
-        let stem = file.path().file_stem().unwrap().to_str().unwrap();
-        assert_eq!(model_id(file.path().to_str().unwrap()), stem);
     }
 
     #[test]

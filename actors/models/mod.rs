@@ -92,9 +92,19 @@ impl Models {
     /// A single model that runs already, for tests and for embedding.
     #[must_use]
     pub fn fixed(runtime: Runtime, id: &str, aliases: Vec<String>) -> Models {
+        Self::running(runtime, id, aliases, ModelsOptions::default())
+    }
+
+    /// A single model that runs already and is meant by every name, other than those of its adapters.
+    #[must_use]
+    pub fn of_any_name(runtime: Runtime, id: &str) -> Models {
+        Self::running(runtime, id, Vec::new(), ModelsOptions { any_name: true, ..ModelsOptions::default() })
+    }
+
+    fn running(runtime: Runtime, id: &str, aliases: Vec<String>, options: ModelsOptions) -> Models {
         let mut entry = Entry::running(id, runtime);
         entry.aliases = aliases;
-        let registry = Registry::new(vec![Arc::new(entry)], None, ModelsOptions::default());
+        let registry = Registry::new(vec![Arc::new(entry)], None, options);
         Models(Arc::new(Inner { registry: Arc::new(registry), broker: None }))
     }
 
