@@ -102,8 +102,7 @@ pub(crate) async fn accept(
             request.visible_tokens = rules.visible_tokens.clone();
             request.speculation.prediction = prediction.clone();
             requests.push(request);
-            let parser = output.parses().then(|| parser(&output, &rules, &prompt.text));
-            choices.push(Choice::new(parser, output.shown()));
+            choices.push(Choice::new(output.parses().then(|| parser(&output, &rules, &prompt.text)), output.shown()));
         }
     }
     let timeout = options.timeout(limits.request_timeout);

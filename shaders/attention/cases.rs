@@ -57,13 +57,7 @@ pub fn cases() -> Vec<Case> {
             with_slopes(shaped(32, 2, 2, None, None)),
         ]
         .map(both_ways);
-        let selected = [
-            of_shape(KvShape::latent(48, 40), 6, None, None),
-            with_sinks(of_shape(KvShape::latent(576, 512), 18, None, Some(30.0))),
-            shaped(40, 2, 3, None, None),
-        ];
-        let selected = [100, 300, 20].into_iter().zip(selected).map(move |(most, attention)| {
-            let attention = with_selection(attention, most);
+        let selected = selected_forms().map(|attention| {
             case(&Sequences::new(attention, &[800, 301, 40], exact_values), kv_type, 2e-5, &three_sequences())
         });
         let sights = [
@@ -78,6 +72,15 @@ pub fn cases() -> Vec<Case> {
         shapes.map(shape).into_iter().chain(long).chain([rounded]).chain(forms)
     };
     KvType::ALL.iter().flat_map(of_type).collect()
+}
+
+/// Attention to selected positions only.
+fn selected_forms() -> [Attention; 3] {
+    [
+        with_selection(of_shape(KvShape::latent(48, 40), 6, None, None), 100),
+        with_selection(with_sinks(of_shape(KvShape::latent(576, 512), 18, None, Some(30.0))), 300),
+        with_selection(shaped(40, 2, 3, None, None), 20),
+    ]
 }
 
 /// The cases that matrices of float16 can compute, with a tolerance for rounded queries and weights. Those of long heads are

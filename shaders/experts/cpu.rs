@@ -70,6 +70,26 @@ impl ScratchLayout {
     fn total(&self) -> usize {
         self.gathered + self.rounded + self.hidden + self.up + self.output + self.low_rank
     }
+
+    /// The sections of scratch memory of this layout.
+    fn split<'s>(&self, scratch: &'s mut [f32]) -> Sections<'s> {
+        let (gathered, rest) = scratch.split_at_mut(self.gathered);
+        let (rounded, rest) = rest.split_at_mut(self.rounded);
+        let (hidden, rest) = rest.split_at_mut(self.hidden);
+        let (up, rest) = rest.split_at_mut(self.up);
+        let (output, rest) = rest.split_at_mut(self.output);
+        Sections { gathered, rounded, hidden, up, output, low_rank: &mut rest[..self.low_rank] }
+    }
+}
+
+/// Scratch memory by the sections of [`ScratchLayout`].
+struct Sections<'s> {
+    gathered: &'s mut [f32],
+    rounded: &'s mut [f32],
+    hidden: &'s mut [f32],
+    up: &'s mut [f32],
+    output: &'s mut [f32],
+    low_rank: &'s mut [f32],
 }
 
 /// Scratch memory for `rows` rows, in float32 values.
@@ -81,7 +101,12 @@ impl Experts {
     /// Whether the rows of each expert are copied next to each other, which float32 products require.
     fn gathers(&self, kernel: Kernel) -> bool {
         let floats = self.gate.iter().chain([&self.up]).any(|matrix| !matrix.is_integer(kernel));
-        floats || self.weighting == RouteWeighting::Input
+        floats || self.weighs_input()
+    }
+
+    /// Whether the route weight applies to the input, so that each expert has another one.
+    fn weighs_input(&self) -> bool {
+        self.weighting == RouteWeighting::Input
     }
 
     /// Computes the outputs of the rows, [rows, hidden_size]. The weights must be prepared for the kernel, and
@@ -139,14 +164,8 @@ impl Experts {
         let (hidden, intermediate) = (self.hidden_size(), self.intermediate_size());
         let grouping = Grouping::new(self.slots(rows.routes), self.up.n_experts());
         let pairs = grouping.routes.len();
-        let layout = ScratchLayout::new(self, kernel, pairs);
-        let (gathered, rest) = scratch.split_at_mut(layout.gathered);
-        let (rounded, rest) = rest.split_at_mut(layout.rounded);
-        let (activated, rest) = rest.split_at_mut(layout.hidden);
-        let (up, rest) = rest.split_at_mut(layout.up);
-        let (down, rest) = rest.split_at_mut(layout.output);
-        let h = &mut rest[..layout.low_rank];
-
+        let sections = ScratchLayout::new(self, kernel, pairs).split(scratch);
+        let Sections { gathered, rounded, hidden: activated, up, output: down, low_rank: h } = sections;
         self.gather(team, rows, &grouping, gathered);
         let products = Products { kernel, bits, tuning, team, grouping: &grouping };
         // A row is rounded once for all of its experts, unless its input is weighted for each expert.
@@ -155,17 +174,15 @@ impl Experts {
         let pairs_of_row = |row: usize, pairs: &mut Vec<usize>| {
             pairs.extend(grouping.pair_of_route[row * self.top_k..(row + 1) * self.top_k].iter().flatten());
         };
-        let sources = match self.weighting {
-            RouteWeighting::Output => Sources { count: rows.rows, input: &row, copies: &pairs_of_row },
-            RouteWeighting::Input => Sources::each_once(pairs, &pair),
+        let sources = match self.weighs_input() {
+            false => Sources { count: rows.rows, input: &row, copies: &pairs_of_row },
+            true => Sources::each_once(pairs, &pair),
         };
         let first: Vec<&ExpertMatrix> = self.gate.iter().chain([&self.up]).collect();
         if let Some(observer) = observer {
-            let row_of_pair = |pair: usize| row(grouping.routes[pair] / self.top_k);
-            match self.weighting {
-                RouteWeighting::Output => show(&first, &grouping, &row_of_pair, &mut **observer),
-                RouteWeighting::Input => show(&first, &grouping, &pair, &mut **observer),
-            }
+            let of_row = |at: usize| row(grouping.routes[at] / self.top_k);
+            let input = |at: usize| if self.weighs_input() { pair(at) } else { of_row(at) };
+            show(&first, &grouping, &input, &mut **observer);
         }
         let panels = products.round(&first, sources, rounded);
         match &self.gate {
@@ -174,10 +191,7 @@ impl Experts {
         }
         let has_changes = !self.adapters.is_empty() && !rows.adapters.is_empty();
         let changes = Changes { kernel, team, grouping: &grouping, top_k: self.top_k, adapters: rows.adapters };
-        let input = match self.weighting {
-            RouteWeighting::Output => Input::Rows(rows.x),
-            RouteWeighting::Input => Input::Pairs(gathered),
-        };
+        let input = if self.weighs_input() { Input::Pairs(gathered) } else { Input::Rows(rows.x) };
         if has_changes {
             changes.add(&self.adapters[0], input, activated, h);
         }

@@ -92,11 +92,8 @@ impl HeadLinear {
         let row_of_pair = |pair: usize| &x[(pair % rows * heads + pair / rows) * columns..][..columns];
         let panels = self.rounds(kernel).then(|| {
             let head_of_pair = |pair: usize| pair / rows * rows..(pair / rows + 1) * rows;
-            {
-                let pairs = rows * heads;
-                let sources = Sources::each_once(pairs, &row_of_pair);
-                Panels::round_groups(kernel, bits, team, (pairs, columns), sources, &head_of_pair, rounded)
-            }
+            let (pairs, sources) = (rows * heads, Sources::each_once(rows * heads, &row_of_pair));
+            Panels::round_groups(kernel, bits, team, (pairs, columns), sources, &head_of_pair, rounded)
         });
         for (pair, gathered) in gathered.chunks_exact_mut(columns).enumerate() {
             gathered.copy_from_slice(row_of_pair(pair));

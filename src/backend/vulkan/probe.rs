@@ -101,19 +101,13 @@ impl DeviceInfo {
             memory_bytes: local_heaps(&memory).map(|heap| heap.size).max().unwrap_or(0),
             limits: DeviceLimits {
                 subgroup_size: subgroup.subgroup_size,
-                max_workgroup_size: limits
-                    .max_compute_work_group_invocations
-                    .min(limits.max_compute_work_group_size[0]),
+                max_workgroup_size: largest_workgroup(&limits),
                 max_groups: limits.max_compute_work_group_count,
                 shared_memory_bytes: limits.max_compute_shared_memory_size,
                 compute_units: compute_units(instance, raw, &extensions),
                 cooperative_matrix,
             },
-            max_allocation_bytes: match buffer.max_buffer_size {
-                // The driver does not know the structure.
-                0 => allocation.max_memory_allocation_size,
-                most => most.min(allocation.max_memory_allocation_size),
-            },
+            max_allocation_bytes: largest_allocation(&allocation, &buffer),
             missing,
             lacking: lacking(&extensions, cooperative_matrix),
             timestamp_ns: if timestamps { limits.timestamp_period } else { 0.0 },
@@ -194,6 +188,23 @@ fn kind(device_type: vk::PhysicalDeviceType) -> &'static str {
         vk::PhysicalDeviceType::VIRTUAL_GPU => "virtual",
         vk::PhysicalDeviceType::CPU => CPU_KIND,
         _ => "other",
+    }
+}
+
+/// The most invocations of a workgroup in one dimension.
+fn largest_workgroup(limits: &vk::PhysicalDeviceLimits) -> u32 {
+    limits.max_compute_work_group_invocations.min(limits.max_compute_work_group_size[0])
+}
+
+/// The size of the largest allocation and the largest buffer, in bytes.
+fn largest_allocation(
+    allocation: &vk::PhysicalDeviceMaintenance3Properties<'_>,
+    buffer: &vk::PhysicalDeviceMaintenance4Properties<'_>,
+) -> u64 {
+    match buffer.max_buffer_size {
+        // The driver does not know the structure.
+        0 => allocation.max_memory_allocation_size,
+        most => most.min(allocation.max_memory_allocation_size),
     }
 }
 

@@ -130,17 +130,7 @@ impl<'a> OneOp<'a> {
         let layout = StepLayout::new(bucket.rows, selected, batch.block_tables.len(), entries);
         let input_widths: Vec<usize> = inputs.iter().map(|input| input.len() / rows.most()).collect();
         let output_widths = self.op.output_widths(&input_widths).expect("a case is well formed");
-        let (bucket_rows, rows_out, bucket_rows_out) = match rows {
-            RowCount::All(_) if self.op.selects_rows() == Some(Selection::Hidden) => {
-                (RowCount::All(bucket.rows), batch.hidden.len(), bucket.hidden)
-            }
-            RowCount::All(_) if self.op.selects_rows().is_some() => {
-                (RowCount::All(bucket.rows), batch.selected.len(), bucket.selected)
-            }
-            RowCount::All(rows) => (RowCount::All(bucket.rows), rows, bucket.rows),
-            RowCount::Selected(rows) => (RowCount::Selected(bucket.selected), rows, bucket.selected),
-            RowCount::Hidden(rows) => (RowCount::Hidden(bucket.hidden), rows, bucket.hidden),
-        };
+        let (bucket_rows, rows_out, bucket_rows_out) = self.rows_in_bucket(bucket, batch, rows);
         let scratch_bytes = self.op.gpu_scratch_bytes(&self.limits, bucket_rows.most(), bucket.context_tokens);
         let value_bytes = |rows: usize, widths: &[usize]| -> Vec<u64> {
             widths.iter().map(|width| (rows * width * size_of::<f32>()) as u64).collect()
@@ -180,6 +170,19 @@ impl<'a> OneOp<'a> {
         let start_of = |(index, width): (usize, &usize)| (words(2 + inputs.len() + index).start, *width);
         let outputs = output_widths.iter().enumerate().map(start_of).collect();
         Ok(Ready { dispatches, work, regions, before, outputs, rows_out, _adapters: adapters })
+    }
+
+    /// The input rows of a bucket, and the output rows of the step and of the bucket.
+    fn rows_in_bucket(&self, bucket: Bucket, batch: &CaseBatch, rows: RowCount) -> (RowCount, usize, usize) {
+        match (rows, self.op.selects_rows()) {
+            (RowCount::All(_), Some(Selection::Hidden)) => {
+                (RowCount::All(bucket.rows), batch.hidden.len(), bucket.hidden)
+            }
+            (RowCount::All(_), Some(_)) => (RowCount::All(bucket.rows), batch.selected.len(), bucket.selected),
+            (RowCount::All(rows), None) => (RowCount::All(bucket.rows), rows, bucket.rows),
+            (RowCount::Selected(rows), _) => (RowCount::Selected(bucket.selected), rows, bucket.selected),
+            (RowCount::Hidden(rows), _) => (RowCount::Hidden(bucket.hidden), rows, bucket.hidden),
+        }
     }
 
     fn dispatches(
