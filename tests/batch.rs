@@ -106,9 +106,8 @@ fn requests_of_all_routes_are_answered_and_failures_are_counted() {
 
 #[test]
 fn an_interrupted_batch_is_continued() {
-    let requests: Vec<Value> = (0..40)
-        .map(|number| completion(&format!("request {number}"), json!({ "max_tokens": 60 })))
-        .collect();
+    let requests: Vec<Value> =
+        (0..40).map(|number| completion(&format!("request {number}"), json!({ "max_tokens": 60 }))).collect();
     let batch = Batch::new(&requests);
     let mut child = batch.command(&["--parallel", "1"]).stderr(Stdio::null()).spawn().unwrap();
     let lines = || fs::read_to_string(batch.answers_file()).unwrap_or_default().lines().count();

@@ -14,8 +14,9 @@ use cuelight::pipeline::executor::EngineHost;
 use cuelight::pipeline::kv_store::KvStoreOptions;
 use cuelight::pipeline::policy::{PolicyConfig, SpeculationMode};
 use cuelight::pipeline::runtime::{Runtime, RuntimeOptions, Status};
-use cuelight::pipeline::simulation::{Fault, SimulatedModel, tokenizer};
+use cuelight::pipeline::simulation::{Fault, FaultInjector, SimulatedModel, tokenizer};
 use cuelight::pipeline::supervisor::RestartPolicy;
+use cuelight_engine::engine::Step;
 use tokio::time::sleep;
 
 #[path = "support/actor_deaths.rs"]
@@ -208,7 +209,7 @@ async fn unusable_logits_fail_only_the_requests_of_that_step() {
 
 #[tokio::test(start_paused = true)]
 async fn a_job_for_absent_experts_fails_its_request_with_the_reason() {
-    let faults = Arc::new(|_, step: &cuelight_engine::engine::Step| {
+    let faults = Arc::new(|_, step: &Step| {
         step.sequences.iter().any(|share| share.tokens.contains(&POISON)).then_some(Fault::AwaitExperts)
     });
     let runtime = start(SimulatedModel { faults: Some(faults), ..timed_model() }, options()).await;
@@ -438,7 +439,7 @@ async fn a_paused_client_reads_on_after_the_death_of_the_sampler() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_kills_the_sampler_each_time_fails_alone() {
     let (strike, mut strikes) = tokio::sync::mpsc::unbounded_channel();
-    let faults = Arc::new(move |_, step: &cuelight_engine::engine::Step| {
+    let faults = Arc::new(move |_, step: &Step| {
         // Each step with the last token of this prompt, which is the one that returns logits.
         if step.sequences.iter().any(|share| share.tokens.last() == Some(&POISON)) {
             strike.send(()).unwrap();
@@ -537,13 +538,9 @@ async fn kill_actors(runtime: Runtime, mut dice: Dice) {
 
 const SPECULATION: [SpeculationMode; 3] = [SpeculationMode::Auto, SpeculationMode::Ngram, SpeculationMode::Off];
 
-/// Runs random requests, faults and clients from one seed, and returns what each client received.
-///
-/// The policy checks its invariants after every event: no block is lost, limits are kept, and every sequence is in exactly
-/// one set.
-async fn chaos(seed: u64, requests: usize) -> Vec<Received> {
-    let mut dice = Dice(seed);
-    let faults = Arc::new(move |number: u64, step: &cuelight_engine::engine::Step| {
+/// Random faults of steps, and a panic in every step with the poisoned token.
+fn faults_of(seed: u64) -> FaultInjector {
+    Arc::new(move |number: u64, step: &Step| {
         if step.sequences.iter().any(|share| share.tokens.contains(&POISON)) {
             return Some(Fault::Panic);
         }
@@ -558,13 +555,30 @@ async fn chaos(seed: u64, requests: usize) -> Vec<Received> {
             4..8 => Some(Fault::Slow(Duration::from_millis(300))),
             _ => None,
         }
-    });
-    // The texts are the same whether the engine or the sampler samples.
-    let repeats = seed % 4 < 2;
-    let mut model = SimulatedModel { faults: Some(faults), samples: seed % 2 == 1, repeats, ..timed_model() };
+    })
+}
+
+/// The model of a seed.
+fn chaos_model(seed: u64) -> SimulatedModel {
+    let mut model = SimulatedModel {
+        faults: Some(faults_of(seed)),
+        samples: seed % 2 == 1,
+        repeats: repeats(seed),
+        ..timed_model()
+    };
     model.limits.kv_blocks = 60;
     // Without recurrent state, with enough slots for checkpoints, and with hardly enough for sequences.
     model.limits.state_slots = [0, 40, 5][seed as usize % 3];
+    model
+}
+
+/// Whether texts repeat. They are the same whether the engine or the sampler samples.
+fn repeats(seed: u64) -> bool {
+    seed % 4 < 2
+}
+
+/// The settings of a seed.
+fn chaos_options(seed: u64, dice: &mut Dice) -> RuntimeOptions {
     let policy = PolicyConfig {
         prefill_chunk_tokens: 1 + dice.roll(64) as usize,
         inter_token_target: (dice.roll(2) == 0).then_some(Duration::from_millis(7)),
@@ -575,8 +589,7 @@ async fn chaos(seed: u64, requests: usize) -> Vec<Received> {
         speculation: SPECULATION[dice.roll(3) as usize],
         ..PolicyConfig::default()
     };
-    let counters = model.counters.clone();
-    let options = RuntimeOptions {
+    RuntimeOptions {
         policy,
         client_buffer_events: 16,
         client_stall_timeout: STALL_TIMEOUT,
@@ -585,8 +598,39 @@ async fn chaos(seed: u64, requests: usize) -> Vec<Received> {
         // For about a hundred blocks, with their states.
         kv_store: host_memory([0, 20_000][seed as usize / 3 % 2]),
         ..options()
-    };
-    let runtime = start(model, options).await;
+    }
+}
+
+/// Checks what a client received, given the result of its request alone. Returns whether the request was blamed for a fault.
+fn check_received(request: &GenerationRequest, client: Client, received: &Received, expected: &Received) -> bool {
+    let is_beginning = || assert!(expected.tokens.starts_with(&received.tokens), "{request:?}");
+    match client {
+        Client::LeavesAfter(_) => is_beginning(),
+        _ if request.prompt.contains(&POISON) => {
+            assert!(matches!(received.end, Some(Err(GenerationError::Engine(_)))), "{received:?}");
+        }
+        Client::Stalls if received.end == Some(Err(GenerationError::StalledClient)) => is_beginning(),
+        _ if is_blamed(received) => {
+            is_beginning();
+            return true;
+        }
+        _ => {
+            assert!(received.time_to_first_token < LONGEST_WAIT, "{:?}", received.time_to_first_token);
+            assert_eq!(received, expected, "{request:?}");
+        }
+    }
+    false
+}
+
+/// Runs random requests, faults and clients from one seed, and returns what each client received.
+///
+/// The policy checks its invariants after every event: no block is lost, limits are kept, and every sequence is in exactly
+/// one set.
+async fn chaos(seed: u64, requests: usize) -> Vec<Received> {
+    let mut dice = Dice(seed);
+    let faulty = chaos_model(seed);
+    let counters = faulty.counters.clone();
+    let runtime = start(faulty, chaos_options(seed, &mut dice)).await;
     let deaths = tokio::spawn(kill_actors(runtime.clone(), Dice(seed ^ 0xDEAD)));
     let mut clients = Vec::new();
     let mut arrival = Duration::ZERO;
@@ -594,42 +638,20 @@ async fn chaos(seed: u64, requests: usize) -> Vec<Received> {
         // Occasionally fifty arrive at once.
         let bursts = dice.roll(100) < 50 && clients.len() % 500 < 50;
         arrival += if bursts { Duration::ZERO } else { Duration::from_micros(dice.roll(60_000)) };
-        let request = dice.request();
-        let client = match dice.roll(40) {
-            0..8 => Client::LeavesAfter(Duration::from_millis(dice.roll(2000))),
-            8..12 => Client::ReadsSlowly,
-            12 => Client::Stalls,
-            _ => Client::Reads,
-        };
+        let (request, client) = (dice.request(), dice.client());
         let served = tokio::spawn(serve_client(runtime.clone(), request.clone(), client, arrival));
         clients.push((request, client, served));
     }
     // The result of each request alone, without cache, without speculation and without faults.
     let policy = PolicyConfig { prefix_cache: false, speculation: SpeculationMode::Off, ..PolicyConfig::default() };
-    let reference_model = SimulatedModel { repeats, ..self::model() };
-    let reference = start(reference_model, RuntimeOptions { policy, ..self::options() }).await;
+    let reference_model = SimulatedModel { repeats: repeats(seed), ..model() };
+    let reference = start(reference_model, RuntimeOptions { policy, ..options() }).await;
     let mut all = Vec::new();
     let mut blamed = 0;
     for (request, client, served) in clients {
         let received = served.await.unwrap();
         let expected = read(submit(&reference, &request).await).await;
-        match client {
-            Client::LeavesAfter(_) => assert!(expected.tokens.starts_with(&received.tokens), "{request:?}"),
-            _ if request.prompt.contains(&POISON) => {
-                assert!(matches!(received.end, Some(Err(GenerationError::Engine(_)))), "{received:?}");
-            }
-            Client::Stalls if received.end == Some(Err(GenerationError::StalledClient)) => {
-                assert!(expected.tokens.starts_with(&received.tokens), "{request:?}");
-            }
-            _ if is_blamed(&received) => {
-                assert!(expected.tokens.starts_with(&received.tokens), "{request:?}");
-                blamed += 1;
-            }
-            _ => {
-                assert!(received.time_to_first_token < LONGEST_WAIT, "seed {seed}: {:?}", received.time_to_first_token);
-                assert_eq!(received, expected, "{request:?}");
-            }
-        }
+        blamed += usize::from(check_received(&request, client, &received, &expected));
         all.push(received);
     }
     deaths.abort();

@@ -98,6 +98,15 @@ impl Dice {
         (z ^ (z >> 31)) % sides
     }
 
+    pub fn client(&mut self) -> Client {
+        match self.roll(40) {
+            0..8 => Client::LeavesAfter(Duration::from_millis(self.roll(2000))),
+            8..12 => Client::ReadsSlowly,
+            12 => Client::Stalls,
+            _ => Client::Reads,
+        }
+    }
+
     pub fn request(&mut self) -> GenerationRequest {
         // Half of all prompts share a prefix with others.
         let common = [
