@@ -7,10 +7,14 @@ a server that serves the same page with scripted answers.
 """
 
 import argparse
+import array
+import base64
+import io
 import pathlib
 import sys
 import traceback
 import urllib.request
+import wave
 
 from browser.page import Page
 from browser.scripted_server import KEY, MARKDOWN, ScriptedServer
@@ -325,7 +329,7 @@ def an_image_is_attached_removed_and_sent(page):
         canvas.convertToBlob().then((blob) => {
           const files = new DataTransfer();
           files.items.add(new File([blob], "a.png", { type: "image/png" }));
-          const input = document.querySelector("#image-file");
+          const input = document.querySelector("#attach-file");
           input.files = files.files;
           input.dispatchEvent(new Event("change"));
         });"""
@@ -340,6 +344,49 @@ def an_image_is_attached_removed_and_sent(page):
     assert image["type"] == "image_url" and image["image_url"]["url"].startswith("data:image/"), image
     assert text == {"type": "text", "text": "what is this?"}, text
     assert page.count(".message.user img") == 1
+
+
+@check
+def audio_is_attached_recorded_and_sent(page):
+    page.browser.run("""
+        const select = document.querySelector("#model");
+        select.value = "org/hearing";
+        select.dispatchEvent(new Event("change"));""")
+    page.browser.wait("!document.querySelector('#record').hidden")
+    # A quarter of a second in stereo at 8 kHz.
+    page.browser.run("""
+        const samples = new Int16Array(4000).map((_, index) => 8000 * Math.sin(index / 5));
+        const header = new Uint32Array([0x46464952, 36 + 8000, 0x45564157, 0x20746d66, 16, 0x00020001, 8000, 32000, 0x00100004, 0x61746164, 8000]);
+        const files = new DataTransfer();
+        files.items.add(new File([header, samples], "a.wav", { type: "audio/wav" }));
+        files.items.add(new File(["no audio"], "b.wav", { type: "audio/wav" }));
+        const input = document.querySelector("#attach-file");
+        input.files = files.files;
+        input.dispatchEvent(new Event("change"));""")
+    page.browser.wait("document.querySelectorAll('.thumbnail audio').length === 1")
+    page.browser.wait("document.querySelector('#toast').textContent.includes('b.wav is not audio')")
+    page.browser.click("#record")
+    page.browser.wait("document.querySelector('#record.recording')")
+    page.browser.run("await new Promise((resolve) => setTimeout(resolve, 500));")
+    page.browser.click("#record")
+    page.browser.wait("document.querySelectorAll('.thumbnail audio').length === 2")
+    page.screenshot("audio")
+    page.send("what is said?")
+    *clips, text = page.server.bodies[-1]["messages"][-1]["content"]
+    assert text == {"type": "text", "text": "what is said?"}, text
+    for clip in clips:
+        assert clip["type"] == "input_audio" and clip["input_audio"]["format"] == "wav", clip
+    file, recording = [base64.b64decode(clip["input_audio"]["data"]) for clip in clips]
+    with wave.open(io.BytesIO(file)) as sound:
+        assert (sound.getnchannels(), sound.getframerate(), sound.getsampwidth()) == (1, 16000, 2), sound.getparams()
+        assert abs(sound.getnframes() - 4000) < 50, sound.getnframes()
+        loudest = max(abs(sample) for sample in array.array("h", sound.readframes(sound.getnframes())))
+        assert 6000 < loudest < 9000, loudest
+    with wave.open(io.BytesIO(recording)) as sound:
+        assert 3000 < sound.getnframes() < 64000, sound.getnframes()
+    assert page.count(".message.user audio") == 2
+    page.browser.reload()
+    page.browser.wait("document.querySelectorAll('.message.user audio').length === 2")
 
 
 @check

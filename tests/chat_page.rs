@@ -83,6 +83,7 @@ async fn the_page_may_load_its_own_files_only_and_may_not_be_framed() {
             "style-src 'self'",
             "connect-src 'self'",
             "img-src 'self' data:",
+            "media-src data:",
             "base-uri 'none'",
             "form-action 'none'",
             "frame-ancestors 'none'",

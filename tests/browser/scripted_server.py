@@ -128,7 +128,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.path == "/v1/models":
             if not self.is_refused():
                 seeing = {"id": "org/seeing", "architecture": {"input_modalities": ["text", "image"]}}
-                models = [{"id": "org/first"}, {"id": "org/second", "status": {"value": "unloaded"}}, seeing]
+                hearing = {"id": "org/hearing", "architecture": {"input_modalities": ["text", "image", "audio"]}}
+                models = [{"id": "org/first"}, {"id": "org/second", "status": {"value": "unloaded"}}, seeing, hearing]
                 self.send(200, json.dumps({"object": "list", "data": models}).encode(), {"content-type": "application/json"})
             return
         request = urllib.request.Request(self.server.real + self.path, headers={"accept": self.headers.get("accept", "*/*")})

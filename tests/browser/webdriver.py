@@ -14,6 +14,7 @@ ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 KEYS = {"Enter": "\ue007", "Shift": "\ue008", "Escape": "\ue00c", "Control": "\ue009"}
 ARGUMENTS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--no-proxy-server",
+    "--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 ]
 # Opens addresses of this machine, whatever proxy the environment names.

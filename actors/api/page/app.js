@@ -1,5 +1,6 @@
 /** The chat page: what is shown, and what the buttons do. One answer is generated at a time. */
 
+import { attachmentsOf } from "./attachments.js";
 import { setUpComposer, focusComposer, setBusy } from "./composer.js";
 import { announce, byId, toast } from "./dom.js";
 import { emptyAnswer, generate, requestBody } from "./generation.js";
@@ -104,10 +105,9 @@ function save(saved) {
   showList();
 }
 
-function send(text, images = () => []) {
+function send(text, attachments = () => ({})) {
   if (live) return false;
-  const taken = images();
-  chat.messages.push({ role: "user", content: text, ...(taken.length ? { images: taken } : {}) });
+  chat.messages.push({ role: "user", content: text, ...attachments() });
   addView(chat.messages.at(-1));
   answer();
   return true;
@@ -116,7 +116,7 @@ function send(text, images = () => []) {
 function edit(message, text) {
   if (live) return toast("Stop the current answer first.");
   truncate(chat.messages.indexOf(message));
-  send(text, () => message.images ?? []);
+  send(text, () => attachmentsOf(message));
   focusComposer();
 }
 
@@ -151,7 +151,7 @@ function remove(message) {
 
 function titleOf(messages) {
   const [first] = messages.filter(({ role }) => role === "user");
-  const line = (first ? first.content || "Image" : "New chat").trim().replace(/\s+/g, " ");
+  const line = (first ? first.content || (first.images ? "Image" : "Audio") : "New chat").trim().replace(/\s+/g, " ");
   return line.length > 60 ? `${line.slice(0, 59)}…` : line;
 }
 

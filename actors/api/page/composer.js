@@ -1,22 +1,22 @@
 /** The box in which messages are written, with its button to send or stop. */
 
+import { hasAttachments, setUpAttachments, takeAttachments } from "./attachments.js";
 import { byId, icon } from "./dom.js";
-import { hasImages, setUpImages, takeImages } from "./images.js";
 
 const area = byId("prompt");
 const button = byId("send");
 let isBusy = false;
 
-/** `actions`: `send(text, images)`, which returns whether it took them, and `stop()`. `images()` takes the images. */
+/** `actions`: `send(text, attachments)`, which returns whether it took them, and `stop()`. `attachments()` takes the attachments. */
 export function setUpComposer(actions) {
   const submit = () => {
     const text = area.value.trim();
-    if (isBusy || !(text || hasImages()) || !actions.send(text, takeImages)) return;
+    if (isBusy || !(text || hasAttachments()) || !actions.send(text, takeAttachments)) return;
     area.value = "";
     changed();
   };
   area.addEventListener("input", changed);
-  setUpImages(changed);
+  setUpAttachments(changed);
   area.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
@@ -43,7 +43,7 @@ export function focusComposer() {
 }
 
 function changed() {
-  button.disabled = !isBusy && !area.value.trim() && !hasImages();
+  button.disabled = !isBusy && !area.value.trim() && !hasAttachments();
   if (CSS.supports("field-sizing", "content")) return;
   area.style.height = "auto";
   area.style.height = `${area.scrollHeight}px`;

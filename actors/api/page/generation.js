@@ -18,20 +18,23 @@ export function requestBody(model, messages, settings) {
 /** What the model sees. Answers without text are left out, and roles alternate, as many chat templates require. */
 function history(messages, system) {
   const seen = system?.trim() ? [{ role: "system", content: system }] : [];
-  for (const { role, content, images = [] } of messages) {
+  for (const message of messages) {
     const last = seen.at(-1);
-    if (!content && !images.length) continue;
-    if (last?.role === role) last.content = joined(last.content, parts(content, images));
-    else seen.push({ role, content: parts(content, images) });
+    const content = parts(message);
+    if (!content.length) continue;
+    if (last?.role === message.role) last.content = joined(last.content, content);
+    else seen.push({ role: message.role, content });
   }
   return seen;
 }
 
-/** A text, or a list of images and a text. */
-function parts(content, images) {
-  if (!images.length) return content;
+/** A text, or a list of images, audio and a text. */
+function parts({ content, images = [], audio = [] }) {
   const shown = images.map((url) => ({ type: "image_url", image_url: { url } }));
-  return content ? [...shown, { type: "text", text: content }] : shown;
+  const heard = audio.map((url) => ({ type: "input_audio", input_audio: { data: url.slice(url.indexOf(",") + 1), format: "wav" } }));
+  const media = [...shown, ...heard];
+  if (!media.length) return content ?? "";
+  return content ? [...media, { type: "text", text: content }] : media;
 }
 
 function joined(one, other) {

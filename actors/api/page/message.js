@@ -1,7 +1,7 @@
 /** The view of one message: a question, or an answer with its reasoning, tool calls, figures and buttons. */
 
+import { attachmentRow } from "./attachments.js";
 import { copyButton, h, iconButton } from "./dom.js";
-import { thumbnails } from "./images.js";
 import { MarkdownView } from "./markdown.js";
 
 /** A view for `message`. `actions`: `edit(text)`, `regenerate()`, `remove()`. `isLive`: the answer is growing. */
@@ -23,8 +23,7 @@ class Question {
       copyButton(() => message.content),
       iconButton("edit", "Edit and send again", () => this.edit()),
       iconButton("trash", "Delete the question and its answer", () => actions.remove()));
-    const images = message.images?.length ? thumbnails(message.images) : null;
-    this.element.replaceChildren(...[images, message.content && h("div", { class: "bubble" }, message.content), bar].filter(Boolean));
+    this.element.replaceChildren(...[attachmentRow(message), message.content && h("div", { class: "bubble" }, message.content), bar].filter(Boolean));
   }
 
   edit() {

@@ -43,18 +43,21 @@ macro_rules! asset {
 static INDEX: Asset = asset!("index.html", HTML);
 
 /// What is served under `/page/`.
-static ASSETS: [Asset; 15] = [
+static ASSETS: [Asset; 18] = [
     asset!("style.css", STYLE),
     asset!("api.js", SCRIPT),
     asset!("app.js", SCRIPT),
+    asset!("attachments.js", SCRIPT),
+    asset!("audio.js", SCRIPT),
     asset!("composer.js", SCRIPT),
     asset!("dom.js", SCRIPT),
     asset!("generation.js", SCRIPT),
-    asset!("images.js", SCRIPT),
+    asset!("image.js", SCRIPT),
     asset!("inline.js", SCRIPT),
     asset!("markdown.js", SCRIPT),
     asset!("message.js", SCRIPT),
     asset!("models.js", SCRIPT),
+    asset!("recorder.js", SCRIPT),
     asset!("settings.js", SCRIPT),
     asset!("sidebar.js", SCRIPT),
     asset!("store.js", SCRIPT),
@@ -65,7 +68,7 @@ static ASSETS: [Asset; 15] = [
 const HEADERS: [(HeaderName, &str); 6] = [
     (
         header::CONTENT_SECURITY_POLICY,
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; media-src data:; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),

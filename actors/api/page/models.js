@@ -1,20 +1,20 @@
 /** The choice of a model. The last choice is kept in the browser. */
 
 import { listModels } from "./api.js";
+import { allowAttachments } from "./attachments.js";
 import { byId, h } from "./dom.js";
-import { allowImages } from "./images.js";
 import { read, write } from "./store.js";
 
 const select = byId("model");
 /** Whether a model was not loaded when the list was read. */
 let isStale = false;
-/** The models that take images. */
-let seeing = new Set();
+/** What each model takes: "text", "image", "audio". */
+let modalities = new Map();
 
 export function setUpModels() {
   select.addEventListener("change", () => {
     write("model", select.value);
-    allowImages(seeing.has(select.value));
+    allow();
   });
 }
 
@@ -34,10 +34,13 @@ export async function refreshModels(key) {
   select.replaceChildren(...models.map(option));
   if (models.some(({ id }) => id === wanted)) select.value = wanted;
   select.disabled = models.length === 0;
-  const takesImages = ({ architecture }) => architecture?.input_modalities?.includes("image");
-  seeing = new Set(models.filter(takesImages).map(({ id }) => id));
-  allowImages(seeing.has(select.value));
+  modalities = new Map(models.map(({ id, architecture }) => [id, architecture?.input_modalities ?? []]));
+  allow();
   isStale = models.some(({ status }) => status && status.value !== "loaded");
+}
+
+function allow() {
+  allowAttachments(modalities.get(select.value) ?? []);
 }
 
 /** Reads the list again if the state of a model may have changed. */

@@ -1,7 +1,7 @@
 /**
  * What the browser keeps: conversations, settings, the key, the theme. Nothing of it is kept by the server.
  *
- * A conversation is `{ id, title, updated, messages }`. A message is `{ role, content }`, a question also with `images` as data URLs; an answer also has `reasoning`,
+ * A conversation is `{ id, title, updated, messages }`. A message is `{ role, content }`, a question also with `images` and `audio` as data URLs; an answer also has `reasoning`,
  * `toolCalls`, `model`, `finish`, `stats` and `error`.
  */
 
