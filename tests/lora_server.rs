@@ -183,6 +183,49 @@ async fn metrics_show_which_adapters_requests_use() {
     }
 }
 
+/// The cached tokens of prompts with an adapter.
+async fn cached(server: &ServerProcess, model: &str) -> u64 {
+    let mut cached = 0;
+    for seed in 0..6 {
+        let prompt: Vec<u32> = (0..64).map(|index| 5 + (index * 7 + seed * 31) % 480).collect();
+        let body = json!({ "model": model, "prompt": prompt, "max_tokens": 2, "temperature": 0 });
+        let (status, text) = post(server, "/v1/completions", &body).await;
+        assert_eq!(status, 200, "{text}");
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        cached += answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);
+    }
+    cached
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_server_finds_the_blocks_of_an_adapter_by_its_content() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = directory.path().to_str().unwrap();
+    let on_disk = async |name: &str, path: &str| {
+        let lora = format!("{name}={}", adapter(path));
+        let mut server = start(&["--kv-disk", disk, "--lora", &lora]).await;
+        let mut tries = 0..500;
+        let capacity = r#"cuelight_kv_tier_capacity_bytes{model="base",replica="0",tier="disk"}"#;
+        while sample(&server.get("/metrics").await.1, capacity).is_none_or(|bytes| bytes == 0.0) {
+            assert!(tries.next().is_some(), "the disk tier is not ready");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let found = cached(&server, name).await;
+        let answer = complete(&server, name, 8).await.unwrap();
+        server.terminate();
+        assert!(server.ended(Duration::from_secs(30)).await.success());
+        (found, answer)
+    };
+    let (found, answer) = on_disk("a", "llama-a").await;
+    assert_eq!(found, 0);
+    let (found, again) = on_disk("a", "llama-a").await;
+    assert!(found > 0, "the same adapter");
+    assert_eq!(again, answer);
+    let (found, other) = on_disk("a", "llama-b").await;
+    assert_eq!(found, 0, "another adapter of the same name");
+    assert_ne!(other, answer);
+}
+
 /// What routers read of the blocks that are stored.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type")]

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use cuelight_engine::engine::{BLOCK_TOKENS, TokenId};
 use sha2::{Digest, Sha256};
 
-use super::prefix_scope::PrefixScope;
+use super::prefix_scope::{AdapterIdentity, PrefixScope};
 use super::prompt_media::MediaKey;
 
 /// The SHA-256 hash of what determines a block's keys and values: the scope of its prompt, and all tokens and media up to its
@@ -29,8 +29,12 @@ impl BlockHash {
             None => hash.update([0]),
         }
         if let Some(adapter) = &scope.adapter {
-            hash.update(adapter.id.to_le_bytes());
+            match &adapter.identity {
+                AdapterIdentity::Content(digest) => hash.update(digest),
+                AdapterIdentity::Process(number) => hash.update(number.to_le_bytes()),
+            }
             hash.update(adapter.scale_bits.to_le_bytes());
+            hash.update(adapter.name.as_bytes());
         }
         BlockHash(hash.finalize().into())
     }
@@ -123,12 +127,23 @@ mod tests {
     #[test]
     fn other_scopes_tokens_and_prefixes_have_other_hashes() {
         let salted = |salt: &str| PrefixScope { salt: Some(salt.into()), adapter: None };
-        let adapter = |id| {
-            let adapter = ScopeAdapter { id, scale_bits: 0, name: "a".into() };
+        let adapter = |identity, scale_bits, name: &str| {
+            let adapter = ScopeAdapter { identity, scale_bits, name: name.into() };
             PrefixScope { salt: None, adapter: Some(adapter) }
         };
-        let scopes = [PrefixScope::default(), salted(""), salted("a"), salted("b"), adapter(1), adapter(2)];
-        let mut hashes: Vec<BlockHash> = scopes.iter().map(BlockHash::of_scope).collect();
+        let (number, content) = (AdapterIdentity::Process, |digest| AdapterIdentity::Content([digest; 32]));
+        let adapters = [
+            (number(1), 0, "a"),
+            (number(2), 0, "a"),
+            (content(1), 0, "a"),
+            (content(2), 0, "a"),
+            (content(1), 1, "a"),
+            (content(1), 0, "b"),
+        ];
+        let adapters = adapters.map(|(identity, scale_bits, name)| adapter(identity, scale_bits, name));
+        assert_eq!(adapters.each_ref().map(PrefixScope::is_portable), [false, false, true, true, true, true]);
+        let scopes = [PrefixScope::default(), salted(""), salted("a"), salted("b")].into_iter().chain(adapters);
+        let mut hashes: Vec<BlockHash> = scopes.map(|scope| BlockHash::of_scope(&scope)).collect();
         for scope in hashes.clone() {
             hashes.extend([scope.then(&[1; BLOCK_TOKENS], None), scope.then(&[2; BLOCK_TOKENS], None)]);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cuelight_engine::engine::AdapterUse;
+use cuelight_engine::engine::{Adapter, AdapterUse};
 
 /// Prompts share cached prefixes only within one scope.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -16,12 +16,38 @@ pub struct PrefixScope {
 /// An adapter, as far as it decides which prompts may share keys and values.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ScopeAdapter {
-    /// Its number, which no other adapter of this process has ([`Adapter::id`](cuelight_engine::engine::Adapter::id)).
-    pub id: u64,
+    /// What distinguishes it from other adapters.
+    pub identity: AdapterIdentity,
     /// The bits of its scale ([`AdapterUse::key`]).
     pub scale_bits: u32,
     /// Its name.
     pub name: Arc<str>,
+}
+
+/// What distinguishes an adapter from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AdapterIdentity {
+    /// The digest of what it contains, which is the same in every process.
+    Content([u8; 32]),
+    /// Its number in this process ([`Adapter::id`](cuelight_engine::engine::Adapter::id)).
+    Process(u64),
+}
+
+impl AdapterIdentity {
+    /// A number for readers of KV events. From 1, because some take 0 for no adapter.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        match self {
+            AdapterIdentity::Content([a, b, c, d, ..]) => u64::from(u32::from_le_bytes([a, b, c, d])) + 1,
+            AdapterIdentity::Process(number) => number.saturating_add(1),
+        }
+    }
+}
+
+impl From<&Adapter> for AdapterIdentity {
+    fn from(adapter: &Adapter) -> Self {
+        adapter.content().map_or(AdapterIdentity::Process(adapter.id()), AdapterIdentity::Content)
+    }
 }
 
 impl ScopeAdapter {
@@ -37,8 +63,8 @@ impl ScopeAdapter {
 
 impl From<&AdapterUse> for ScopeAdapter {
     fn from(used: &AdapterUse) -> Self {
-        let (id, scale_bits) = used.key();
-        ScopeAdapter { id, scale_bits, name: used.adapter.name().clone() }
+        let (_, scale_bits) = used.key();
+        ScopeAdapter { identity: (&*used.adapter).into(), scale_bits, name: used.adapter.name().clone() }
     }
 }
 
@@ -46,6 +72,7 @@ impl PrefixScope {
     /// Whether it means the same in another process. The number of an adapter does not.
     #[must_use]
     pub fn is_portable(&self) -> bool {
-        self.adapter.is_none()
+        let is_known = |adapter: &ScopeAdapter| matches!(adapter.identity, AdapterIdentity::Content(_));
+        self.adapter.as_ref().is_none_or(is_known)
     }
 }

@@ -155,8 +155,7 @@ fn stored(block: &BlockContent, adapter: Option<&ScopeAdapter>) -> BlockStored {
             false => (!is_first).then(|| block.before.short()),
         },
         token_ids: block.tokens.to_vec(),
-        // Numbers from 1, because some readers take 0 for no adapter.
-        lora_id: adapter.map(|adapter| adapter.id.saturating_add(1)),
+        lora_id: adapter.map(|adapter| adapter.identity.number()),
         lora_name: adapter.map(|adapter| adapter.name.to_string()),
         ..BlockStored::default()
     }
@@ -167,6 +166,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::core::prefix_scope::AdapterIdentity;
 
     fn block(before: BlockHash, first: TokenId) -> BlockContent {
         let tokens = std::array::from_fn(|index| first + index as TokenId);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     fn adapter() -> ScopeAdapter {
-        ScopeAdapter { id: 6, scale_bits: 0, name: "tuned".into() }.at_own_scale()
+        ScopeAdapter { identity: AdapterIdentity::Process(6), scale_bits: 0, name: "tuned".into() }.at_own_scale()
     }
 
     #[test]

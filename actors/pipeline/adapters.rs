@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cuelight_engine::adapters::AdapterModel;
-use cuelight_engine::engine::AdapterUse;
+use cuelight_engine::engine::{Adapter, AdapterUse};
+use sha2::{Digest, Sha256};
 
 /// An adapter to load.
 #[derive(Debug, Clone, PartialEq)]
@@ -113,8 +114,8 @@ impl Adapters {
         self.check_is_new(&self.state(), &spec)?;
         let guard = self.take_slot(model.limits().slots)?;
         let loaded = model.load(&spec.path, spec.scale);
-        let adapter =
-            loaded.map_err(|error| AdaptersError::Unusable(error.to_string()))?.guarded_by(guard).named(&spec.name);
+        let adapter = with_digest(loaded.map_err(|error| AdaptersError::Unusable(error.to_string()))?);
+        let adapter = adapter.guarded_by(guard).named(&spec.name);
         let mut state = self.state();
         self.check_is_new(&state, &spec)?;
         let id = state.next_id;
@@ -177,6 +178,13 @@ impl Adapters {
             Some(_) => state.loaded.iter().any(|loaded| loaded.spec.name == name),
         }
     }
+}
+
+/// The adapter with the digest of what it contains, by which the cached prefixes of its requests are found again.
+fn with_digest(adapter: Adapter) -> Adapter {
+    let mut digest = Sha256::new_with_prefix(b"cuelight adapter");
+    adapter.write_content(&mut |part| digest.update(part));
+    adapter.with_content(digest.finalize().into())
 }
 
 /// Reads `NAME=PATH` or `NAME=PATH:SCALE`.

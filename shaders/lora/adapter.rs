@@ -104,18 +104,23 @@ pub struct Adapter {
     id: u64,
     /// Its name, for reports.
     name: Arc<str>,
+    /// The digest of what it contains.
+    content: Option<[u8; 32]>,
     /// For each projection of the model its change, if it has one.
     changes: Vec<Option<LowRank>>,
     /// Dropped with the adapter.
     _guard: Option<Box<dyn Any + Send + Sync>>,
 }
 
+/// The values of a matrix that are passed on at once.
+const VALUES_AT_ONCE: usize = 4096;
+
 impl Adapter {
     /// An adapter with the change of each projection, by its index.
     #[must_use]
     pub fn new(changes: Vec<Option<LowRank>>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Adapter { id: NEXT.fetch_add(1, Ordering::Relaxed), name: "".into(), changes, _guard: None }
+        Adapter { id: NEXT.fetch_add(1, Ordering::Relaxed), name: "".into(), content: None, changes, _guard: None }
     }
 
     /// The same adapter with a name.
@@ -128,6 +133,32 @@ impl Adapter {
     #[must_use]
     pub fn name(&self) -> &Arc<str> {
         &self.name
+    }
+
+    /// The same adapter with the digest of [`write_content`](Self::write_content).
+    #[must_use]
+    pub fn with_content(self, digest: [u8; 32]) -> Self {
+        Adapter { content: Some(digest), ..self }
+    }
+
+    /// The digest of what it contains, if it was given one. Adapters with the same digest have the same results.
+    #[must_use]
+    pub fn content(&self) -> Option<[u8; 32]> {
+        self.content
+    }
+
+    /// Passes on everything that the results of the adapter follow from, in parts, for a digest.
+    pub fn write_content(&self, write: &mut dyn FnMut(&[u8])) {
+        for (target, change) in self.changes.iter().enumerate() {
+            let Some(LowRank { rank, columns, outputs, scale, a, b }) = change else { continue };
+            for number in [target, *rank, *columns, *outputs] {
+                write(&(number as u64).to_le_bytes());
+            }
+            write(&scale.to_le_bytes());
+            for values in a.chunks(VALUES_AT_ONCE).chain(b.chunks(VALUES_AT_ONCE)) {
+                write(&values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>());
+            }
+        }
     }
 
     /// The same adapter, which drops `guard` when its memory is free.

@@ -23,7 +23,7 @@ use cuelight_engine::engine::{EngineLimits, LogitsWanted, RowSamplingParams, Ste
 use self::world::*;
 use super::*;
 use crate::core::kv_transfer::KvTransfer;
-use crate::core::prefix_scope::{PrefixScope, ScopeAdapter};
+use crate::core::prefix_scope::{AdapterIdentity, PrefixScope, ScopeAdapter};
 use crate::core::request::{GenerationError, RequestId, SpeculationOptions, SubmitError};
 
 fn limits() -> EngineLimits {
@@ -53,7 +53,7 @@ const CONFIG: PolicyConfig = PolicyConfig {
 };
 
 fn adapter((id, scale_bits): (u64, u32)) -> ScopeAdapter {
-    ScopeAdapter { id, scale_bits, name: "adapter".into() }
+    ScopeAdapter { identity: AdapterIdentity::Process(id), scale_bits, name: "adapter".into() }
 }
 
 fn submission(id: u64, prompt_tokens: usize) -> Submission {

@@ -384,14 +384,15 @@ fn salts_and_adapters_keep_their_blocks_to_themselves() {
 }
 
 #[test]
-fn blocks_of_an_adapter_stay_off_the_disk() {
-    let mut world = world([0, 40]);
-    world.compute(Submission {
-        scope: PrefixScope { salt: None, adapter: Some(adapter((5, 0))) },
-        ..submission(1, 100)
-    });
-    world.compute(submission(2, 100));
-    assert_eq!(world.tier_counts(Tier::Disk).blocks.stored, 0);
+fn blocks_of_an_adapter_go_to_the_disk_if_other_processes_know_the_adapter() {
+    let by_number = AdapterIdentity::Process(5);
+    for (identity, stored) in [(by_number, 0), (AdapterIdentity::Content([5; 32]), 6)] {
+        let mut world = world([0, 40]);
+        let scope = PrefixScope { salt: None, adapter: Some(ScopeAdapter { identity, ..adapter((5, 0)) }) };
+        world.compute(Submission { scope, ..submission(1, 100) });
+        world.compute(submission(2, 100));
+        assert_eq!(world.tier_counts(Tier::Disk).blocks.stored, stored, "{identity:?}");
+    }
 }
 
 #[test]
