@@ -395,7 +395,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { model_types: &["mixtral"], architecture: "llama", names: &[ROTARY, MIXTRAL], ..PLAIN },
     Family { model_types: &["qwen2"], architecture: "qwen2", nested_defaults: QWEN2_NESTED, ..PLAIN },
     Family { model_types: &["qwen2_moe"], architecture: "qwen2moe", ..PLAIN },
-    Family { model_types: &["qwen3"], architecture: "qwen3", ..PLAIN },
+    Family { model_types: &["qwen3", "qwen3_asr"], architecture: "qwen3", ..PLAIN },
     Family { model_types: &["qwen3_moe"], architecture: "qwen3moe", ..PLAIN },
     Family {
         model_types: &["gemma"],

@@ -2,12 +2,14 @@
 
 mod gemma3;
 mod gemma4;
+mod gemma4_audio;
 mod idefics3;
 mod internvl;
 mod lfm2_vl;
 mod llava;
 mod pixtral;
 mod qwen2_audio;
+mod qwen3_asr;
 mod qwen_vl;
 mod ultravox;
 mod vit;
@@ -22,6 +24,7 @@ const FAMILIES: &[&EncoderFamily] = &[
     &gemma3::FAMILY,
     &gemma4::FAMILY,
     &gemma4::UNIFIED,
+    &gemma4_audio::FAMILY,
     &internvl::FAMILY,
     &lfm2_vl::FAMILY,
     &pixtral::OF_LLAVA,
@@ -32,6 +35,7 @@ const FAMILIES: &[&EncoderFamily] = &[
     &qwen_vl::QWEN3,
     &qwen_vl::QWEN3_5,
     &qwen2_audio::FAMILY,
+    &qwen3_asr::FAMILY,
     &voxtral::FAMILY,
     &ultravox::FAMILY,
 ];

@@ -118,6 +118,7 @@ pub(super) const QWEN2: EncoderFamily = EncoderFamily {
     projector: "qwen2vl_merger",
     activation: Activation { key: "hidden_act", known: &[("quick_gelu", None)] },
     defaults: DEFAULTS,
+    needs_preprocessor: true,
     requires: &[vit::PREPARED, vit::BICUBIC, REQUIRES],
     keys: &[
         KEYS,
