@@ -84,6 +84,7 @@ impl Expected {
     fn tower(&self) -> &str {
         match self.family() {
             "gemma4a" => "Gemma 4 conformer, 2 layers",
+            "qwen2.5o" => "Qwen 2.5 Omni Whisper, 3 layers",
             "qwen3a" => "Qwen 3 AuT, 4 layers",
             _ => "Whisper, 3 layers",
         }
@@ -115,7 +116,7 @@ fn clip(samples: usize) -> Vec<f32> {
 fn clips_are_prepared_as_by_transformers() {
     for expected in all() {
         let planned = plan(&expected.options()).unwrap();
-        assert_eq!(planned.preparation().images.is_some(), expected.family() == "gemma4a");
+        assert_eq!(planned.preparation().images.is_some(), ["gemma4a", "qwen2.5o"].contains(&expected.family()));
         let description = planned.describe();
         assert!(description.contains(&format!("audio: {}, ", expected.tower())), "{description}");
         let preparation = planned.preparation();
@@ -289,7 +290,7 @@ fn fault(keys: &[(&str, u32)], projector: &str) -> String {
 fn what_is_missing_or_has_another_size_is_named() {
     let message = fault(&KEYS, "conformer");
     assert!(
-        message.contains("\"conformer\" of audio is not supported; supported are gemma4a, qwen2a, qwen3a"),
+        message.contains("\"conformer\" of audio is not supported; supported are gemma4a, qwen2a, qwen2.5o"),
         "{message}"
     );
     for missing in 0..KEYS.len() {

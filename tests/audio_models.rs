@@ -22,7 +22,7 @@ use wav_file::wav;
 /// Largest difference of a log-probability, in nats.
 const GATE: f64 = 2e-3;
 
-const FAMILIES: [&str; 5] = ["gemma4a", "qwen2a", "qwen3a", "ultravox", "voxtral"];
+const FAMILIES: [&str; 6] = ["gemma4a", "qwen2a", "qwen2.5o", "qwen3a", "ultravox", "voxtral"];
 
 /// The expected values of a model, of which `tests/generate/audio.py` writes more.
 #[derive(Deserialize)]
@@ -97,6 +97,7 @@ async fn a_directory_is_all_that_a_model_needs() {
     for (family, directory) in [
         ("gemma4a", "directory"),
         ("qwen2a", "directory"),
+        ("qwen2.5o", "directory"),
         ("qwen3a", "directory"),
         ("qwen3a", "directory-thinker"),
         ("voxtral", "directory"),
@@ -125,6 +126,7 @@ async fn answers_about_a_clip_are_those_of_transformers() {
         let server = start(family, "mmproj.gguf").await;
         let encoder = match family {
             "gemma4a" => "audio: Gemma 4 conformer",
+            "qwen2.5o" => "audio: Qwen 2.5 Omni Whisper",
             "qwen3a" => "audio: Qwen 3 AuT",
             _ => "audio: Whisper",
         };

@@ -67,7 +67,7 @@ impl AudioEncoder {
             return Err(steps::invalid(format!("a window of {frames} frames is not one of this encoder")));
         }
         let rows = match front {
-            Front::OverTime => {
+            Front::OverTime(_) => {
                 let convolved = self.convolve(&window.frames, frames.min(2 * window.rows))?;
                 gathered(&convolved, self.sizes.blocks.hidden, window.rows, 2)
             }

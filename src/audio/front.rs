@@ -5,8 +5,8 @@ use super::grid::{Joining, Taps};
 /// The convolutions before the layers.
 #[derive(Debug, Clone, Copy)]
 pub enum Front {
-    /// Two over time, of which the second has a stride of 2. A window has as many rows as the table of positions.
-    OverTime,
+    /// Two over time, of which the second has a stride of 2. A window has this many rows, or as many as the table of positions.
+    OverTime(Option<usize>),
     /// Several over squares of times and bins, each with a stride of 2, and a matrix.
     OverSquares(&'static Squares),
 }
@@ -70,7 +70,7 @@ impl Front {
     #[must_use]
     pub fn rows(self, frames: usize) -> usize {
         match self {
-            Front::OverTime => frames.div_ceil(2),
+            Front::OverTime(_) => frames.div_ceil(2),
             Front::OverSquares(squares) => squares.rows(frames),
         }
     }
@@ -79,7 +79,7 @@ impl Front {
     #[must_use]
     pub fn graphs(self) -> usize {
         match self {
-            Front::OverTime => 1,
+            Front::OverTime(_) => 1,
             Front::OverSquares(squares) => squares.stems.len(),
         }
     }
@@ -104,6 +104,6 @@ mod tests {
         assert_eq!(expected.map(|(frames, _)| chunks.rows(frames)), expected.map(|(_, rows)| rows));
         let whole = Squares { window: 3000, chunk: None, stems: &["1", "2"], ..chunks };
         assert_eq!([0, 1, 4, 5, 2999, 3000].map(|frames| whole.rows(frames)), [0, 1, 1, 2, 750, 750]);
-        assert_eq!([1, 2, 3].map(|frames| Front::OverTime.rows(frames)), [1, 1, 2]);
+        assert_eq!([1, 2, 3].map(|frames| Front::OverTime(None).rows(frames)), [1, 1, 2]);
     }
 }

@@ -38,8 +38,8 @@ impl Preparation {
         let length = match self.family.silence {
             Silence::None => samples.len().next_multiple_of(HOP),
             Silence::Heard | Silence::Unheard => samples.len().next_multiple_of(HOP * self.frames),
-            Silence::UpTo(least) if !samples.is_empty() => samples.len().max(least),
-            Silence::UpTo(_) => 0,
+            Silence::UpTo(least) | Silence::UnheardUpTo(least) if !samples.is_empty() => samples.len().max(least),
+            Silence::UpTo(_) | Silence::UnheardUpTo(_) => 0,
         };
         let mut all = samples.to_vec();
         all.resize(length, 0.0);
@@ -53,9 +53,14 @@ impl Preparation {
             let own = frames.len() / self.mel.bins();
             let heard = match self.family.silence {
                 Silence::Heard | Silence::UpTo(_) => own,
-                Silence::Unheard | Silence::None => heard.saturating_sub(index * self.frames).min(own),
+                Silence::Unheard | Silence::UnheardUpTo(_) | Silence::None => {
+                    heard.saturating_sub(index * self.frames).min(own)
+                }
             };
-            Window { frames: frames.to_vec(), rows: self.family.front.rows(heard) }
+            let is_cut = matches!(self.family.silence, Silence::UnheardUpTo(_));
+            let kept = if is_cut { heard } else { own };
+            let frames = frames[..kept * self.mel.bins()].to_vec();
+            Window { frames, rows: self.family.front.rows(heard) }
         };
         let windows = frames.chunks(of_window).enumerate().map(window);
         windows.filter(|window| self.merge.rows(window.rows) > 0).collect()

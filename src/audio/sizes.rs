@@ -82,7 +82,7 @@ impl AudioSizes {
     #[must_use]
     pub fn frames(&self) -> usize {
         match self.front {
-            Front::OverTime => 2 * self.rows,
+            Front::OverTime(_) => 2 * self.rows,
             Front::OverSquares(squares) => squares.window,
         }
     }
@@ -91,7 +91,7 @@ impl AudioSizes {
     #[must_use]
     pub fn rows_at_once(&self) -> usize {
         match self.front {
-            Front::OverTime => self.rows,
+            Front::OverTime(_) => self.rows,
             Front::OverSquares(_) => self.rows.max(PLACES_AT_ONCE),
         }
     }
@@ -110,7 +110,7 @@ impl AudioSizes {
     #[must_use]
     pub fn input_width(&self) -> usize {
         match self.front {
-            Front::OverTime => 3 * self.blocks.hidden,
+            Front::OverTime(_) => 3 * self.blocks.hidden,
             Front::OverSquares(squares) => self.grids(squares).last().map_or(0, |grid| grid.bins * grid.channels),
         }
     }
@@ -120,7 +120,7 @@ impl AudioSizes {
     pub fn period(&self) -> usize {
         match (self.kind, self.front) {
             (Layers::Conformer(conformer), _) => conformer.span,
-            (Layers::Transformer(_), Front::OverTime) => self.rows,
+            (Layers::Transformer(_), Front::OverTime(_)) => self.rows,
             (Layers::Transformer(_), Front::OverSquares(squares)) => squares.rows_at_once(),
         }
     }
@@ -138,7 +138,7 @@ impl AudioSizes {
     #[must_use]
     pub fn host_bytes(&self) -> u64 {
         let values = match self.front {
-            Front::OverTime => {
+            Front::OverTime(_) => {
                 let (of_frame, of_row) = (4 * self.bins + self.blocks.hidden, 5 * self.blocks.hidden);
                 self.frames() * of_frame + self.rows * of_row
             }
@@ -159,8 +159,11 @@ impl AudioSizes {
 /// Most rows of a window.
 fn most_rows(file: &dyn Checkpoint, front: Front) -> usize {
     match front {
+        Front::OverTime(Some(rows)) => rows,
         // A missing tensor is reported when the graph is built.
-        Front::OverTime => file.tensor(TABLE).map_or(1, |table| table.n_rows().clamp(1, MOST_ROWS as u64) as usize),
+        Front::OverTime(None) => {
+            file.tensor(TABLE).map_or(1, |table| table.n_rows().clamp(1, MOST_ROWS as u64) as usize)
+        }
         Front::OverSquares(squares) => squares.rows(squares.window),
     }
 }

@@ -29,7 +29,7 @@ use crate::tower::head;
 /// [`BuildError`] when a tensor is missing or has the wrong shape.
 pub fn build(weights: &mut Weights<'_>, family: &Family, sizes: &AudioSizes) -> Result<Vec<Graph>, BuildError> {
     let mut graphs = match family.front {
-        Front::OverTime => vec![over_time(weights, sizes)?],
+        Front::OverTime(_) => vec![over_time(weights, sizes)?],
         Front::OverSquares(squares) => over_squares(weights, squares, sizes)?,
     };
     graphs.push(layers(weights, family, sizes)?);

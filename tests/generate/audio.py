@@ -288,11 +288,13 @@ MODELS = {
         # An odd number of frames, two windows, the same with a last frame that is not whole, and a few frames.
         clips=(11000, 36800, 40000, 700), layout=(in_omni, ""), is_joined=True, part=or_image("<|IMAGE|>"), image_processor=vision.QWEN_PROCESSOR,
     ),
+    # The file of the language model is one of Qwen 3 VL, as the converter writes it.
     "qwen3a": Audio(
-        Checkpoint(families.QWEN3, sizes(**TEXT, head_dim=16, rms_norm_eps=1e-6, rope_parameters=rope()), {"*": Format.F16}),
+        Checkpoint(llama_likes.text_family(ARCH.QWEN3VL, "Qwen3VL", lambda writer, _: writer.add_num_deepstack_layers(0)),
+                   sizes(**TEXT, head_dim=16, rms_norm_eps=1e-6, rope_parameters=rope(mrope_section=[4, 2, 2])), {"*": Format.F16}),
         transformers.Qwen3ASRForConditionalGeneration,
         lambda text, token: transformers.Qwen3ASRConfig(
-            text_config=text.to_dict(), audio_config=QWEN3_ENCODER | dict(model_type="qwen3_asr_encoder"), audio_token_id=token,
+            text_config=text.to_dict() | dict(model_type="qwen3", rope_parameters=rope()), audio_config=QWEN3_ENCODER | dict(model_type="qwen3_asr_encoder"), audio_token_id=token,
             tie_word_embeddings=False),
         "model.language_model.", 20,
         ["<|audio_start|>", "<|audio_end|>", "<|audio_pad|>", "<asr_text>"],

@@ -1,6 +1,7 @@
 //! How the audio encoders of each projector are built, as data: one file each.
 
 mod gemma4;
+mod qwen2_5o;
 mod qwen2a;
 mod qwen3a;
 mod spec;
@@ -11,7 +12,7 @@ pub use spec::{Family, Layers, Positions, Silence};
 
 /// All families.
 pub const FAMILIES: &[&Family] =
-    &[&gemma4::FAMILY, &qwen2a::FAMILY, &qwen3a::FAMILY, &ultravox::FAMILY, &voxtral::FAMILY];
+    &[&gemma4::FAMILY, &qwen2a::FAMILY, &qwen2_5o::FAMILY, &qwen3a::FAMILY, &ultravox::FAMILY, &voxtral::FAMILY];
 
 /// The family of a projector.
 #[must_use]

@@ -14,7 +14,7 @@ pub(super) const FAMILY: Family = Family {
     spectrogram: WHISPER,
     silence: Silence::Unheard,
     most_samples: None,
-    front: Front::OverTime,
+    front: Front::OverTime(None),
     layers: Layers::Transformer(Positions::Table),
     epsilon: None,
     norm_before_merging: false,

@@ -50,6 +50,8 @@ pub enum Silence {
     Heard,
     /// Silence in the spectrogram, of which no rows are made.
     Unheard,
+    /// As [`Silence::Unheard`], up to this number of samples. The last frames of the clip are convolved without it.
+    UnheardUpTo(usize),
     /// Nothing: the window is shorter.
     None,
     /// Silence up to this number of samples, of which rows are made, too. What is left of a frame is not heard.
@@ -70,6 +72,6 @@ pub enum Layers {
 pub enum Positions {
     /// A learnt table, with a row for each row of a window.
     Table,
-    /// Sinusoids of the rows of frames that are convolved together.
+    /// Sinusoids of the rows of frames that are convolved together, or of a window.
     Sinusoids,
 }

@@ -797,6 +797,7 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     Family { model_types: &["qwen2_vl_text", "qwen2_vl"], architecture: "qwen2vl", ..PLAIN },
     Family { model_types: &["qwen2_5_vl_text", "qwen2_5_vl"], architecture: "qwen2vl", ..PLAIN },
+    Family { model_types: &["qwen2_5_omni_text", "qwen2_5_omni"], architecture: "qwen2vl", ..PLAIN },
     Family { model_types: &["qwen3_vl_text", "qwen3_vl"], architecture: "qwen3vl", aliases: QWEN3_VL_ALIASES, ..PLAIN },
     Family {
         model_types: &["qwen3_vl_moe_text", "qwen3_vl_moe"],

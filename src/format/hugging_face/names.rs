@@ -137,6 +137,7 @@ const OTHER_PARTS: &[&str] = &[
     "encoder.embed_vision.",
     "talker.",
     "code2wav.",
+    "token2wav.",
     "mtp_block.",
     "mtp_emb_norm.",
     "mtp_hidden_norm.",

@@ -8,6 +8,7 @@ mod internvl;
 mod lfm2_vl;
 mod llava;
 mod pixtral;
+mod qwen2_5_omni;
 mod qwen2_audio;
 mod qwen3_asr;
 mod qwen_vl;
@@ -34,6 +35,8 @@ const FAMILIES: &[&EncoderFamily] = &[
     &qwen_vl::QWEN2_5,
     &qwen_vl::QWEN3,
     &qwen_vl::QWEN3_5,
+    &qwen2_5_omni::IMAGES,
+    &qwen2_5_omni::AUDIO,
     &qwen2_audio::FAMILY,
     &qwen3_asr::FAMILY,
     &voxtral::FAMILY,
