@@ -13,9 +13,10 @@ use base64::engine::general_purpose::STANDARD;
 use cuelight::api::ServerOptions;
 use cuelight::pipeline::runtime::RuntimeOptions;
 use cuelight::pipeline::simulated_media::SimulatedMedia;
-use cuelight::pipeline::simulation::{SimulatedModel, media_tokenizer};
+use cuelight::pipeline::simulation::{SimulatedModel, media_tokenizer, transcribing_tokenizer};
 use cuelight::serving::media_limits::MediaLimits;
 use cuelight_engine::format::chat_template::ChatTemplate;
+use cuelight_engine::format::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 use common::{Answer, MODEL, Server};
@@ -41,7 +42,10 @@ const NO_AUDIO: &str = "{% for message in messages %}{{ message.role }}:{% if me
                         {% if add_generation_prompt %}assistant:{% endif %}";
 
 fn model_with(template: &str, media: SimulatedMedia) -> SimulatedModel {
-    let tokenizer = media_tokenizer();
+    model_of(media_tokenizer(), template, media)
+}
+
+fn model_of(tokenizer: Arc<Tokenizer>, template: &str, media: SimulatedMedia) -> SimulatedModel {
     let template =
         ChatTemplate::new(template, "", "").unwrap().with_plain_content(&tokenizer.markers(&[template])).unwrap();
     let model = SimulatedModel { chat_template: Some(Arc::new(template)), ..SimulatedModel::new(tokenizer) };
@@ -211,6 +215,27 @@ async fn a_file_is_transcribed_as_json_as_text_and_as_events() {
     let deltas: String = events.iter().filter_map(|event| event["delta"].as_str()).collect();
     assert_eq!((deltas.trim(), done["text"].as_str().unwrap()), (text.as_str(), deltas.as_str()));
     assert!(!streamed.contains("[DONE]"));
+}
+
+#[tokio::test]
+async fn a_model_that_only_transcribes_gets_the_audio_without_instructions() {
+    let server = Server::start(model_of(transcribing_tokenizer(), PARTS, SimulatedMedia::with_audio())).await;
+    let file = clip(100);
+    // "user:", the clip between its two tokens, the end of the line, "assistant:".
+    const AUDIO: u64 = 5 + 22 + 1 + 10;
+    // "language English" and the tag, which is one token.
+    const ENGLISH: u64 = 16 + 1;
+    for (fields, expected) in [
+        (vec![], AUDIO),
+        (vec![("language", "en")], AUDIO + ENGLISH),
+        (vec![("language", "English"), ("prompt", "Cuelight")], AUDIO + ENGLISH + "system:Cuelight\n".len() as u64),
+    ] {
+        let answer = transcribe(&server, Some(&file), &[&fields[..], &[("max_tokens", "6")]].concat()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.json()["usage"]["input_tokens"].as_u64(), Some(expected), "{fields:?}");
+    }
+    let answer = transcribe(&server, Some(&file), &[("language", "tlh")]).await;
+    assert!(answer.status == 400 && answer.text().contains("`language` is"), "{}", answer.text());
 }
 
 #[tokio::test]

@@ -60,6 +60,11 @@ struct ExpectedClip {
     rows: Vec<f32>,
 }
 
+/// The model with this projector.
+fn of(family: &str) -> Expected {
+    all().into_iter().find(|expected| expected.family() == family).unwrap()
+}
+
 fn all() -> Vec<Expected> {
     let of_folder = |(folder, expected): (PathBuf, Expected)| Expected { folder, ..expected };
     expected_in("audio").into_iter().map(of_folder).collect()
@@ -73,6 +78,23 @@ impl Expected {
     /// The name of the projector.
     fn family(&self) -> &str {
         self.folder.file_name().unwrap().to_str().unwrap()
+    }
+
+    /// The encoder for people.
+    fn tower(&self) -> &str {
+        match self.family() {
+            "gemma4a" => "Gemma 4 conformer, 2 layers",
+            "qwen2.5o" => "Qwen 2.5 Omni Whisper, 3 layers",
+            "qwen3a" => "Qwen 3 AuT, 4 layers",
+            _ => "Whisper, 3 layers",
+        }
+    }
+
+    /// The directories with the model, each in a layout of its own.
+    fn directories(&self) -> Vec<String> {
+        let names =
+            std::fs::read_dir(&self.folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("directory")).collect()
     }
 
     fn options(&self) -> TowerOptions {
@@ -94,8 +116,9 @@ fn clip(samples: usize) -> Vec<f32> {
 fn clips_are_prepared_as_by_transformers() {
     for expected in all() {
         let planned = plan(&expected.options()).unwrap();
-        assert!(planned.preparation().images.is_none());
-        assert!(planned.describe().contains("audio: Whisper, 3 layers"), "{}", planned.describe());
+        assert_eq!(planned.preparation().images.is_some(), ["gemma4a", "qwen2.5o"].contains(&expected.family()));
+        let description = planned.describe();
+        assert!(description.contains(&format!("audio: {}, ", expected.tower())), "{description}");
         let preparation = planned.preparation();
         let spec = preparation.spec(MediaKind::Audio).unwrap();
         assert!(spec.row_tokens.contains(&expected.row_token) && spec.placeholder == expected.placeholder);
@@ -166,10 +189,10 @@ fn prompts_with_audio_have_the_log_probabilities_of_transformers() {
             see_each_other: false,
             rope_positions: Vec::new(),
         };
-        let is_whole = is_whole(&expected.path("directory"));
-        for model in ["text.gguf", "directory"].into_iter().take(1 + usize::from(is_whole)) {
+        let whole = expected.directories().into_iter().filter(|name| is_whole(&expected.path(name)));
+        for model in ["text.gguf".to_owned()].into_iter().chain(whole) {
             for prompt in &expected.prompts {
-                let worst = prompt.worst(&expected.path(model), &given);
+                let worst = prompt.worst(&expected.path(&model), &given);
                 println!("{:12} {model:12} {worst:8.1e}", expected.family());
                 assert!(worst <= 1e-3, "{} {model}: {worst}", expected.family());
             }
@@ -191,7 +214,10 @@ fn a_directory_gives_the_bits_of_its_file() {
             };
             expected.clips.iter().map(of_clip).collect::<Vec<_>>()
         };
-        assert!(rows("mmproj.gguf") == rows("directory"), "{}", expected.family());
+        let of_file = rows("mmproj.gguf");
+        for directory in expected.directories() {
+            assert!(of_file == rows(&directory), "{} {directory}", expected.family());
+        }
     }
 }
 
@@ -201,14 +227,30 @@ fn a_clip_that_gives_no_row_is_refused() {
         let preparation = plan(&expected.options()).unwrap().preparation().audio.unwrap();
         assert_eq!(preparation.prepare(&[]), Err(AudioError::TooShort { samples: 0 }), "{}", expected.family());
     }
-    let qwen = &all()[0];
+    let qwen = of("qwen2a");
     let preparation = plan(&qwen.options()).unwrap().preparation().audio.unwrap();
     assert_eq!(preparation.prepare(&[0.5; 320]), Err(AudioError::TooShort { samples: 320 }));
 }
 
 #[test]
+fn a_clip_that_is_too_long_is_refused_with_the_limit() {
+    let preparation = plan(&of("gemma4a").options()).unwrap().preparation().audio.unwrap();
+    assert_eq!(preparation.prepare(&[0.1; 480_000]).unwrap().rows(), 750);
+    let error = preparation.prepare(&[0.1; 480_001]).unwrap_err();
+    assert_eq!(error.to_string(), "the audio has 480001 samples at 16 kHz, but this model takes at most 480000 (30 s)");
+}
+
+#[test]
+fn clips_of_qwen_3_have_no_limit_and_windows_of_8_seconds() {
+    let preparation = plan(&of("qwen3a").options()).unwrap().preparation().audio.unwrap();
+    let prepared = preparation.prepare(&vec![0.1; 16_000 * 61]).unwrap();
+    let rows: Vec<usize> = prepared.windows.iter().map(Window::rows).collect();
+    assert_eq!((rows, prepared.rows()), (vec![104, 104, 104, 104, 104, 104, 104, 65], 61 * 13));
+}
+
+#[test]
 fn an_encoder_refuses_other_media_and_stops_when_cancelled() {
-    let expected = &all()[0];
+    let expected = of("qwen2a");
     let mut encoder = plan(&expected.options()).unwrap().load(&LoadCancel::default()).unwrap();
     let image = PreparedMedia::Image(PreparedImage::default());
     assert!(encoder.encode(&image, &LoadCancel::default()).is_err());
@@ -247,7 +289,10 @@ fn fault(keys: &[(&str, u32)], projector: &str) -> String {
 #[test]
 fn what_is_missing_or_has_another_size_is_named() {
     let message = fault(&KEYS, "conformer");
-    assert!(message.contains("\"conformer\" of audio is not supported; supported are qwen2a, ultravox"), "{message}");
+    assert!(
+        message.contains("\"conformer\" of audio is not supported; supported are gemma4a, qwen2a, qwen2.5o"),
+        "{message}"
+    );
     for missing in 0..KEYS.len() {
         let mut keys = KEYS.to_vec();
         let (key, _) = keys.remove(missing);
@@ -275,7 +320,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn damaged_files_are_refused_or_planned(at in 0usize..6000, value in any::<u8>(), cut in any::<Option<u16>>()) {
-        let mut bytes = std::fs::read(all().iter().find(|expected| expected.family() == "voxtral").unwrap().path("mmproj.gguf")).unwrap();
+        let mut bytes = std::fs::read(of("voxtral").path("mmproj.gguf")).unwrap();
         bytes[at] = value;
         bytes.truncate(cut.map_or(usize::MAX, usize::from));
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -22,7 +22,7 @@ use wav_file::wav;
 /// Largest difference of a log-probability, in nats.
 const GATE: f64 = 2e-3;
 
-const FAMILIES: [&str; 3] = ["qwen2a", "ultravox", "voxtral"];
+const FAMILIES: [&str; 6] = ["gemma4a", "qwen2a", "qwen2.5o", "qwen3a", "ultravox", "voxtral"];
 
 /// The expected values of a model, of which `tests/generate/audio.py` writes more.
 #[derive(Deserialize)]
@@ -94,9 +94,16 @@ async fn check(server: &ServerProcess, clip: &Clip, prompt: &ExpectedPrompt, fam
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_directory_is_all_that_a_model_needs() {
-    for family in ["qwen2a", "voxtral"] {
+    for (family, directory) in [
+        ("gemma4a", "directory"),
+        ("qwen2a", "directory"),
+        ("qwen2.5o", "directory"),
+        ("qwen3a", "directory"),
+        ("qwen3a", "directory-thinker"),
+        ("voxtral", "directory"),
+    ] {
         let Expected { clips, prompts } = expected(family);
-        let directory = folder(family).join("directory");
+        let directory = folder(family).join(directory);
         let server = ServerProcess::start_model(&directory, &["--alias", "model", "--kv-type", "f32"]).await;
         check(&server, &clips[0], &prompts[0], family).await;
     }
@@ -117,15 +124,22 @@ async fn answers_about_a_clip_are_those_of_transformers() {
     for family in FAMILIES {
         let Expected { clips, prompts } = expected(family);
         let server = start(family, "mmproj.gguf").await;
-        assert!(server.log().contains("audio: Whisper"), "{}", server.log());
+        let encoder = match family {
+            "gemma4a" => "audio: Gemma 4 conformer",
+            "qwen2.5o" => "audio: Qwen 2.5 Omni Whisper",
+            "qwen3a" => "audio: Qwen 3 AuT",
+            _ => "audio: Whisper",
+        };
+        assert!(server.log().contains(encoder), "{}", server.log());
         for _ in 0..2 {
             check(&server, &clips[0], &prompts[0], family).await;
         }
         assert_eq!(server.metric("cuelight_audio_cache_hits_total").await, 1.0);
         assert_eq!(server.metric("cuelight_audio_windows_encoded_total").await, 1.0);
-        // A clip of two windows.
+        // A clip of two windows; Gemma 4 has one for each clip.
         ask(&server, &clips[2]).await;
-        assert_eq!(server.metric("cuelight_audio_windows_encoded_total").await, 3.0);
+        let windows = if family == "gemma4a" { 2.0 } else { 3.0 };
+        assert_eq!(server.metric("cuelight_audio_windows_encoded_total").await, windows);
     }
 }
 

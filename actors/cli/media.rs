@@ -100,7 +100,10 @@ impl MediaSettings {
 fn with_encoder(directory: &Path) -> Option<PathBuf> {
     let config = std::fs::read(directory.join("config.json")).ok()?;
     let config: serde_json::Value = serde_json::from_slice(&config).ok()?;
-    let has_encoder = ["vision_config", "audio_config"].iter().any(|section| config[*section].is_object());
+    // The part that understands of a model that also speaks has the encoders.
+    let parts = [&config, &config["thinker_config"]];
+    let has_encoder =
+        ["vision_config", "audio_config"].iter().any(|section| parts.iter().any(|part| part[*section].is_object()));
     has_encoder.then(|| directory.to_owned())
 }
 

@@ -46,6 +46,12 @@ pub fn media_tokenizer() -> Arc<Tokenizer> {
     tokenizer_with(&["<|image|>", "<|image_row|>", "<|image_end|>", "<|audio|>", "<|audio_row|>", "<|audio_end|>"], &[])
 }
 
+/// As [`media_tokenizer`], with the token before the words of a model that only transcribes.
+#[must_use]
+pub fn transcribing_tokenizer() -> Arc<Tokenizer> {
+    tokenizer_with(&["<|image|>", "<|audio|>", "<|audio_row|>", "<|audio_end|>", "<asr_text>"], &[])
+}
+
 /// As [`infill_tokenizer`], with the tokens of a model whose prompts begin with the suffix.
 #[cfg(test)]
 pub(crate) fn suffix_first_tokenizer() -> Arc<Tokenizer> {

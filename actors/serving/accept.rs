@@ -22,6 +22,7 @@ use super::options::{AdapterChoice, GenerationOptions};
 use super::prompt::{PromptField, PromptTokens};
 use super::request::{OutputOptions, PromptInput, ServingRequest, ToolChoice};
 use super::served::Served;
+use super::transcription::TranscriptForm;
 use crate::models::Models;
 use crate::output::OutputParser;
 use crate::pipeline::runtime::{OutputRules, ServedModel};
@@ -201,6 +202,10 @@ async fn tokens_of(
 ) -> Result<Vec<PromptTokens>, ApiError> {
     match prompt {
         PromptInput::Chat(chat) => Ok(vec![ChatPrompt::tokens(*chat, model, media).await?]),
+        PromptInput::Transcription(request) => {
+            let chat = request.chat(TranscriptForm::of(&model.tokenizer))?;
+            Ok(vec![chat.tokens(model, media).await?])
+        }
         PromptInput::Plain { prompts, add_special } => plain_tokens(prompts, model, add_special, skip_special).await,
     }
 }

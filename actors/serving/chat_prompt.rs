@@ -31,6 +31,8 @@ pub(crate) struct ChatPrompt {
     pub add_generation_prompt: bool,
     /// Leave the last message open, so that the model continues it.
     pub continue_final_message: bool,
+    /// What the answer begins with, in which special tokens are read.
+    pub answer_start: Option<String>,
     pub add_special_tokens: bool,
 }
 
@@ -203,7 +205,9 @@ impl ChatPrompt {
         let prompt = rendering.run(&self.inputs())?;
         self.check_tools_are_rendered(rendering, &prompt)?;
         self.check_calls_are_rendered(rendering, &prompt)?;
-        if self.continue_final_message { self.continued(rendering) } else { Ok(prompt) }
+        let mut prompt = if self.continue_final_message { self.continued(rendering)? } else { prompt };
+        prompt.text.push_str(self.answer_start.as_deref().unwrap_or_default());
+        Ok(prompt)
     }
 
     /// The prompt up to the end of the last message, where a mark stands while the template runs.

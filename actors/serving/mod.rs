@@ -40,4 +40,5 @@ pub(crate) mod score;
 pub(crate) mod served;
 pub(crate) mod tenancy;
 pub(crate) mod thinking;
+pub(crate) mod transcription;
 mod vectors;

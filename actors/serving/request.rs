@@ -9,6 +9,7 @@ use super::chat_prompt::ChatPrompt;
 use super::media_source::MediaField;
 use super::options::GenerationOptions;
 use super::prompt::PromptField;
+use super::transcription::TranscriptionRequest;
 use crate::output::ToolSpec;
 
 /// What a client asks for.
@@ -26,6 +27,8 @@ pub(crate) struct ServingRequest {
 pub(crate) enum PromptInput {
     /// A conversation.
     Chat(Box<ChatPrompt>),
+    /// Audio whose words are wanted. The model decides which conversation asks for them.
+    Transcription(Box<TranscriptionRequest>),
     /// Texts or tokens, each a prompt of its own.
     Plain {
         prompts: Vec<PromptField>,
@@ -39,6 +42,7 @@ impl PromptInput {
     pub fn take_media(&mut self) -> Vec<MediaField> {
         match self {
             PromptInput::Chat(chat) => std::mem::take(&mut chat.media),
+            PromptInput::Transcription(request) => std::mem::take(&mut request.audio),
             PromptInput::Plain { .. } => Vec::new(),
         }
     }
@@ -46,7 +50,7 @@ impl PromptInput {
     /// The number of prompts.
     pub fn count(&self) -> usize {
         match self {
-            PromptInput::Chat(_) => 1,
+            PromptInput::Chat(_) | PromptInput::Transcription(_) => 1,
             PromptInput::Plain { prompts, .. } => prompts.len(),
         }
     }

@@ -124,6 +124,7 @@ pub(super) fn chat_prompt(messages: &[Message]) -> ChatPrompt {
         variables: Map::new(),
         add_generation_prompt: true,
         continue_final_message: false,
+        answer_start: None,
         add_special_tokens: false,
     }
 }

@@ -9,4 +9,12 @@ pub enum AudioError {
         /// Its samples.
         samples: usize,
     },
+    /// The model takes less at once.
+    #[error("the audio has {samples} samples at 16 kHz, but this model takes at most {most} ({} s)", most / crate::audio::SAMPLE_RATE)]
+    TooLong {
+        /// Its samples.
+        samples: usize,
+        /// The most that it takes.
+        most: usize,
+    },
 }

@@ -8,18 +8,24 @@
 //!
 //! - [`error`]: why audio cannot be prepared
 //! - [`family`]: the projectors, one declarative file each; [`sizes`]: the keys of a file, checked
-//! - [`mel`]: samples as a spectrogram; [`preparation`]: the spectrogram of a clip, in windows
-//! - [`convolution`]: neighbouring rows as one; [`tower`]: the ops of a window
+//! - [`mel`], [`mel_scale`]: samples as a spectrogram; [`preparation`]: the spectrogram of a clip, in windows
+//! - [`front`]: the convolutions before the layers; [`convolution`], [`grid`]: neighbouring values as one row; [`sinusoids`]:
+//!   positions; [`conformer`], [`tower`]: the ops of a window
 //! - [`encoder`]: runs them
 //! - [`plan`]: the plan of an encoder, and loading by it
 
+pub mod conformer;
 pub mod convolution;
 pub mod encoder;
 pub mod error;
 pub mod family;
+pub mod front;
+pub mod grid;
 pub mod mel;
+pub mod mel_scale;
 pub mod plan;
 pub mod preparation;
+pub mod sinusoids;
 pub mod sizes;
 pub mod tower;
 
@@ -54,7 +60,7 @@ impl PreparedAudio {
 pub struct Window {
     /// [frames, mel bins]: the spectrogram.
     frames: Vec<f32>,
-    /// The rows of the encoder that are computed, each of two frames.
+    /// The rows of the encoder that are computed.
     rows: usize,
 }
 
@@ -65,13 +71,13 @@ impl Window {
         Window { frames, rows }
     }
 
-    /// The rows of the encoder that are computed, each of two frames.
+    /// The rows of the encoder that are computed.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// [frames, mel bins]: the logarithm of the power at each of them, about from -1 to 1.
+    /// [frames, mel bins]: the logarithm of the loudness at each of them.
     #[must_use]
     pub fn frames(&self) -> &[f32] {
         &self.frames
@@ -86,6 +92,6 @@ pub trait AudioPreparation: Send + Sync {
     /// The spectrogram of a clip: its samples from -1 to 1, of one channel, [`SAMPLE_RATE`] of them a second.
     ///
     /// # Errors
-    /// [`AudioError`] when it is too short for one row.
+    /// [`AudioError`] when it is too short for one row, or too long for the model.
     fn prepare(&self, samples: &[f32]) -> Result<PreparedAudio, AudioError>;
 }

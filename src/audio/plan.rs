@@ -32,11 +32,12 @@ pub fn plan_of_file(file: &dyn Checkpoint, options: &TowerOptions) -> Result<Aud
     let family = family_of(file)?;
     let sizes = AudioSizes::read(file, family)?;
     let graphs = tower::build(&mut Weights::new(file), family, &sizes).map_err(|error| error.in_file(file))?;
-    let width = graphs[2].output().map_or(0, |output| graphs[2].width(output));
-    let needs = TowerNeeds { kv: sizes.blocks.kv(), limits: sizes.limits(), host_bytes: sizes.host_bytes() };
+    let head = graphs.last();
+    let width = head.and_then(|head| Some(head.width(head.output()?))).unwrap_or(0);
+    let needs = TowerNeeds { state: sizes.state(), limits: sizes.limits(), host_bytes: sizes.host_bytes() };
     Ok(AudioPlan {
         preparation: Arc::new(Preparation::new(family, &sizes, width)),
-        tower: TowerPlan::new(file, options, graphs.into(), needs)?,
+        tower: TowerPlan::new(file, options, graphs, needs)?,
         description: format!("{}, {} layers, {} mel bins", family.tower, sizes.layers, sizes.bins),
         sizes,
     })

@@ -14,7 +14,7 @@ pub struct Preparation {
     family: &'static Family,
     mel: LogMel,
     merge: Merge,
-    /// Frames of a window.
+    /// Most frames of a window.
     frames: usize,
 }
 
@@ -29,14 +29,20 @@ impl Preparation {
             width,
             max_rows: sizes.merge.rows(sizes.rows),
         };
-        Preparation { spec, family, mel: LogMel::new(sizes.bins), merge: sizes.merge, frames: sizes.frames() }
+        let mel = LogMel::new(family.spectrogram, sizes.bins);
+        Preparation { spec, family, mel, merge: sizes.merge, frames: sizes.frames() }
     }
 
     /// The samples with the silence after them.
     fn with_silence(&self, samples: &[f32]) -> Vec<f32> {
-        let multiple = if self.family.silence == Silence::None { HOP } else { HOP * self.frames };
+        let length = match self.family.silence {
+            Silence::None => samples.len().next_multiple_of(HOP),
+            Silence::Heard | Silence::Unheard => samples.len().next_multiple_of(HOP * self.frames),
+            Silence::UpTo(least) | Silence::UnheardUpTo(least) if !samples.is_empty() => samples.len().max(least),
+            Silence::UpTo(_) | Silence::UnheardUpTo(_) => 0,
+        };
         let mut all = samples.to_vec();
-        all.resize(samples.len().next_multiple_of(multiple), 0.0);
+        all.resize(length, 0.0);
         all
     }
 
@@ -46,10 +52,15 @@ impl Preparation {
         let window = |(index, frames): (usize, &[f32])| {
             let own = frames.len() / self.mel.bins();
             let heard = match self.family.silence {
-                Silence::Heard => own,
-                Silence::Unheard | Silence::None => heard.saturating_sub(index * self.frames).min(own),
+                Silence::Heard | Silence::UpTo(_) => own,
+                Silence::Unheard | Silence::UnheardUpTo(_) | Silence::None => {
+                    heard.saturating_sub(index * self.frames).min(own)
+                }
             };
-            Window { frames: frames.to_vec(), rows: heard.div_ceil(2) }
+            let is_cut = matches!(self.family.silence, Silence::UnheardUpTo(_));
+            let kept = if is_cut { heard } else { own };
+            let frames = frames[..kept * self.mel.bins()].to_vec();
+            Window { frames, rows: self.family.front.rows(heard) }
         };
         let windows = frames.chunks(of_window).enumerate().map(window);
         windows.filter(|window| self.merge.rows(window.rows) > 0).collect()
@@ -62,6 +73,9 @@ impl AudioPreparation for Preparation {
     }
 
     fn prepare(&self, samples: &[f32]) -> Result<PreparedAudio, AudioError> {
+        if let Some(most) = self.family.most_samples.filter(|most| samples.len() > *most) {
+            return Err(AudioError::TooLong { samples: samples.len(), most });
+        }
         let frames = self.mel.spectrogram(&self.with_silence(samples));
         let windows = self.windows(&frames, samples.len().div_ceil(HOP));
         let rows: usize = windows.iter().map(|window| self.merge.rows(window.rows)).sum();

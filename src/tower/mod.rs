@@ -3,6 +3,7 @@
 //! - [`error`]: why a file with a tower cannot be used; [`mod@file`]: opens one, and says which towers it has
 //! - [`keys`]: the keys of a tower, checked
 //! - [`blocks`]: the transformer layers; [`merge`]: the merging of rows after them; [`head`]: the projector
+//! - [`relative`]: attention to relative positions
 //! - [`steps`]: the rows of a tower as a step of its stage
 //! - [`plan`]: the memory of a tower, and loading it
 
@@ -13,6 +14,7 @@ pub mod head;
 pub mod keys;
 pub mod merge;
 pub mod plan;
+pub mod relative;
 pub mod steps;
 
 use std::path::PathBuf;

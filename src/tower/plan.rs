@@ -1,6 +1,6 @@
 //! The plan of a tower on its device, before its memory is reserved.
 
-use cuelight_shaders::attention::{KvShape, KvType};
+use cuelight_shaders::attention::KvType;
 use cuelight_shaders::layer_state::LayerState;
 
 use super::TowerOptions;
@@ -25,8 +25,8 @@ pub struct TowerPlan {
 
 /// What a tower needs next to its graphs.
 pub struct TowerNeeds {
-    /// The keys and values of a layer.
-    pub kv: KvShape,
+    /// What a layer stores of its rows.
+    pub state: LayerState,
     /// The limits of an engine for its steps.
     pub limits: EngineLimits,
     /// Bytes of its rows in host memory.
@@ -47,8 +47,8 @@ impl TowerPlan {
         let options = load_options(options);
         let target = Target::find(options.device.0[0], &options)?;
         let graphs = graphs.into_iter().map(|graph| target.fuse(graph)).collect();
-        let TowerNeeds { kv, limits, host_bytes } = needs;
-        let mut part = ModelPart { target, graphs, states: vec![LayerState::of_kv(kv)], weights_bytes: 0 };
+        let TowerNeeds { state, limits, host_bytes } = needs;
+        let mut part = ModelPart { target, graphs, states: vec![state], weights_bytes: 0 };
         part.count_weights();
         Ok(TowerPlan { part, options, limits, host_bytes, files: file.files().clone() })
     }
@@ -64,7 +64,8 @@ impl TowerPlan {
     pub fn bytes(&self) -> u64 {
         let footprint = self.part.footprint(&self.options, &self.limits);
         let kv = footprint.kv_block * self.limits.kv_blocks as u64;
-        footprint.weights + footprint.scratch + kv + self.host_bytes
+        let states = footprint.state_slot * self.limits.state_slots as u64;
+        footprint.weights + footprint.scratch + kv + states + self.host_bytes
     }
 
     /// Its files, which must not change while it is used.

@@ -1,7 +1,7 @@
 //! The rows of a tower as a step of its stage.
 
 use crate::backend::stage::PipelineStage;
-use crate::engine::{BLOCK_TOKENS, EngineError, SequenceRows, Step, StepId};
+use crate::engine::{BLOCK_TOKENS, EngineError, SequenceRows, SequenceState, SlotId, Step, StepId};
 
 /// The error of rows that are not those of the tower.
 #[must_use]
@@ -14,6 +14,17 @@ pub fn invalid(reason: String) -> EngineError {
 pub fn of_tokens(tokens: Vec<u32>) -> Step {
     let block_table = (0..tokens.len().div_ceil(BLOCK_TOKENS) as u32).collect();
     Step { id: StepId(0), sequences: vec![SequenceRows { tokens, block_table, ..SequenceRows::default() }] }
+}
+
+/// A step of one sequence with these tokens, whose state begins and is of no use afterwards.
+#[must_use]
+pub fn with_state(tokens: Vec<u32>) -> Step {
+    const SLOT: SlotId = 0;
+    let mut step = of_tokens(tokens);
+    for sequence in &mut step.sequences {
+        sequence.state = SequenceState { from: None, to: vec![(sequence.tokens.len() as u32, SLOT)] };
+    }
+    step
 }
 
 /// A step of one sequence of `rows` rows.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cuelight_shaders::attention::KvShape;
+use cuelight_shaders::layer_state::LayerState;
 
 use super::ImagePreparation;
 use super::encoder::{TileShape, VisionEncoder};
@@ -45,7 +46,7 @@ pub fn plan_of_file(file: &dyn Checkpoint, options: &TowerOptions) -> Result<Vis
     let family = family_of(file)?;
     let sizes = TowerSizes::read(file, family)?;
     let Built { graphs, shape, width, kv } = build(file, family, &sizes).map_err(|error| error.in_file(file))?;
-    let needs = TowerNeeds { kv, limits: shape.limits(), host_bytes: shape.host_bytes() };
+    let needs = TowerNeeds { state: LayerState::of_kv(kv), limits: shape.limits(), host_bytes: shape.host_bytes() };
     let side = sizes.image();
     Ok(VisionPlan {
         preparation: Arc::new(Preparation::new(family, &sizes, width)),

@@ -659,12 +659,12 @@ def write_tokenizer(folder: Path, tokenizer, vision: Vision) -> None:
     (folder / "chat_template.jinja").write_text(template(vision.placeholder, vision.part))
 
 
-OF_ENCODER = r"^(model\.)?(visual|vision_tower|vision_model|embed_vision|vision_embedder|embed_audio|audio_tower|multi_modal_projector|connector)\."
+OF_ENCODER = r"^(model\.|thinker\.)?(visual|vision_tower|vision_model|embed_vision|vision_embedder|embed_audio|audio_tower|multi_modal_projector|connector)\."
 
 
 def stored(name: str, values: torch.Tensor) -> torch.Tensor:
     """In half precision what the GGUF files have in half precision: matrices of language models, and convolutions of audio."""
-    is_half = "conv" in name and "patch" not in name if re.match(OF_ENCODER, name) else True
+    is_half = "conv" in name and not re.search("patch|lconv|subsample", name) if re.match(OF_ENCODER, name) else True
     half = values.half() if is_half and values.ndim > 1 else values
     assert torch.equal(half.float(), values), name
     return half

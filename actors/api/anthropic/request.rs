@@ -48,6 +48,7 @@ pub(super) fn read_chat(fields: &Fields<'_>, tools: &Tools) -> Result<ChatPrompt
         variables: thinking::template_variables(fields)?,
         add_generation_prompt: !continues_answer,
         continue_final_message: continues_answer,
+        answer_start: None,
         add_special_tokens: false,
     };
     prompt.check_size()?;

@@ -47,6 +47,7 @@ fn read(
         variables: call.think.variables.clone(),
         add_generation_prompt: true,
         continue_final_message: false,
+        answer_start: None,
         add_special_tokens: false,
     };
     prompt.check_size()?;

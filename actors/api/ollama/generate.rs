@@ -121,6 +121,7 @@ fn templated(fields: &Fields<'_>, call: &Call, prompt: &str, images: Vec<MediaFi
         variables: call.think.variables.clone(),
         add_generation_prompt: true,
         continue_final_message: false,
+        answer_start: None,
         add_special_tokens: false,
     };
     prompt.check_size()?;

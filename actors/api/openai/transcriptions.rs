@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use cuelight_engine::media::MediaKind;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::sampling;
 use super::sse::{self, Chunks};
@@ -16,10 +16,10 @@ use crate::api::server::{Server, SharedServer};
 use crate::output::Delta;
 use crate::serving::accept::accept;
 use crate::serving::answers::{AnswerEvent, Finish};
-use crate::serving::chat_prompt::ChatPrompt;
 use crate::serving::error::{ApiError, clip};
 use crate::serving::media_source::{MediaField, MediaSource};
 use crate::serving::request::{OutputOptions, PromptInput, ServingRequest};
+use crate::serving::transcription::{TranscriptForm, TranscriptReader, TranscriptionRequest};
 
 /// The form of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,13 +41,17 @@ pub(in crate::api) async fn create(
     }
     let (request, format) = read(&server, &caller, &Fields::of_body(&value)?, file)?;
     let is_streamed = request.options.stream.is_some();
+    let has_language = matches!(&request.prompt, PromptInput::Transcription(audio) if audio.language.is_some());
     let accepted = accept(&server.models, server.limits(), request, memory).await?;
+    let mut reader = TranscriptReader::new(TranscriptForm::of(&accepted.model.tokenizer), has_language);
     if is_streamed {
-        return Ok(sse::stream(accepted.answers, Transcript::default(), server.options().sse_ping_interval));
+        let transcript = Transcript { reader, ..Transcript::default() };
+        return Ok(sse::stream(accepted.answers, transcript, server.options().sse_ping_interval));
     }
     let mut answers = accepted.answers.collect().await?;
     let answer = answers.pop().ok_or(ApiError::Internal)?;
-    let text = answer.text.trim().to_owned();
+    let words = reader.push(&answer.text) + &reader.end();
+    let text = words.trim().to_owned();
     Ok(match format {
         Format::Json => Json(json!({ "text": text, "usage": answer.finish.as_ref().map(usage) })).into_response(),
         Format::Text => ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response(),
@@ -66,7 +70,7 @@ fn read(
     let request = ServingRequest {
         model: fields.string("model")?.map(str::to_owned),
         options: sampling::read(fields, tenancy, fields.count("max_tokens", 1)?, None)?,
-        prompt: PromptInput::Chat(Box::new(prompt(fields, file)?)),
+        prompt: PromptInput::Transcription(Box::new(audio(fields, file)?)),
         constraint: None,
         output: OutputOptions { parses_reasoning: true, hides_reasoning: true, ..OutputOptions::plain() },
     };
@@ -86,16 +90,11 @@ fn format(fields: &Fields<'_>) -> Result<Format, ApiError> {
     }
 }
 
-/// The audio, and the request to write what is said.
-fn prompt(fields: &Fields<'_>, file: Vec<u8>) -> Result<ChatPrompt, ApiError> {
-    let mut text = "Transcribe the audio. Answer with the words that are spoken and nothing else.".to_owned();
-    if let Some(language) = fields.string("language")?.filter(|language| !language.is_empty()) {
-        text.push_str(&format!(" The language is {language}."));
-    }
-    if let Some(before) = fields.string("prompt")?.filter(|before| !before.is_empty()) {
-        text.push_str(&format!(" For spelling and style, this text comes before it: {before}"));
-    }
-    let content = json!([{ "type": MediaKind::Audio.part_type() }, { "type": "text", "text": text }]);
+/// The audio, and what the client says of it.
+fn audio(fields: &Fields<'_>, file: Vec<u8>) -> Result<TranscriptionRequest, ApiError> {
+    let text = |name: &str| -> Result<Option<String>, ApiError> {
+        Ok(fields.string(name)?.filter(|text| !text.is_empty()).map(str::to_owned))
+    };
     let file_field = "file".to_owned();
     let audio = MediaField {
         media: MediaKind::Audio,
@@ -104,18 +103,7 @@ fn prompt(fields: &Fields<'_>, file: Vec<u8>) -> Result<ChatPrompt, ApiError> {
         kind: None,
         source: MediaSource::File(file),
     };
-    let prompt = ChatPrompt {
-        messages: json!([{ "role": "user", "content": content }]),
-        media: vec![audio],
-        tools: None,
-        documents: None,
-        variables: Map::new(),
-        add_generation_prompt: true,
-        continue_final_message: false,
-        add_special_tokens: false,
-    };
-    prompt.check_size()?;
-    Ok(prompt)
+    Ok(TranscriptionRequest { audio: vec![audio], language: text("language")?, before: text("prompt")? })
 }
 
 fn usage(finish: &Finish) -> Value {
@@ -126,6 +114,7 @@ fn usage(finish: &Finish) -> Value {
 /// The events of a streamed transcript.
 #[derive(Default)]
 struct Transcript {
+    reader: TranscriptReader,
     text: String,
     usage: Value,
 }
@@ -136,6 +125,12 @@ impl Transcript {
             .into_iter()
             .filter_map(|delta| if let Delta::Text(text) = delta { Some(text) } else { None })
             .collect();
+        let words = self.reader.push(&text);
+        self.event(words)
+    }
+
+    /// The event of more words.
+    fn event(&mut self, text: String) -> Vec<Value> {
         self.text.push_str(&text);
         let event = json!({ "type": "transcript.text.delta", "delta": text });
         if text.is_empty() { Vec::new() } else { vec![event] }
@@ -155,7 +150,10 @@ impl Chunks for Transcript {
             AnswerEvent::Token { deltas, .. } | AnswerEvent::Block { deltas, .. } => self.deltas(deltas),
             AnswerEvent::Finished { finish, deltas } => {
                 self.usage = usage(&finish);
-                self.deltas(deltas)
+                let mut events = self.deltas(deltas);
+                let rest = self.reader.end();
+                events.extend(self.event(rest));
+                events
             }
         }
     }

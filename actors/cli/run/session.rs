@@ -305,6 +305,7 @@ impl Session {
             variables: self.format.thinking.variables(),
             add_generation_prompt: true,
             continue_final_message: false,
+            answer_start: None,
             add_special_tokens: false,
         };
         let parts = media.iter().map(|item| item.parts.clone()).collect();

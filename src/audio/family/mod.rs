@@ -1,14 +1,18 @@
 //! How the audio encoders of each projector are built, as data: one file each.
 
+mod gemma4;
+mod qwen2_5o;
 mod qwen2a;
+mod qwen3a;
 mod spec;
 mod ultravox;
 mod voxtral;
 
-pub use spec::{Family, Silence};
+pub use spec::{Family, Layers, Positions, Silence};
 
 /// All families.
-pub const FAMILIES: &[&Family] = &[&qwen2a::FAMILY, &ultravox::FAMILY, &voxtral::FAMILY];
+pub const FAMILIES: &[&Family] =
+    &[&gemma4::FAMILY, &qwen2a::FAMILY, &qwen2_5o::FAMILY, &qwen3a::FAMILY, &ultravox::FAMILY, &voxtral::FAMILY];
 
 /// The family of a projector.
 #[must_use]

@@ -2,14 +2,21 @@
 //!
 //! Source: Chu et al. 2024, "Qwen2-Audio Technical Report".
 
-use super::spec::{Family, Silence};
+use super::spec::{Family, Layers, Positions, Silence};
+use crate::audio::front::Front;
+use crate::audio::mel::WHISPER;
 use crate::tower::head::HeadOp;
 use crate::tower::merge::Merging;
 
 pub(super) const FAMILY: Family = Family {
     projector: "qwen2a",
     tower: "Whisper",
+    spectrogram: WHISPER,
     silence: Silence::Unheard,
+    most_samples: None,
+    front: Front::OverTime(None),
+    layers: Layers::Transformer(Positions::Table),
+    epsilon: None,
     norm_before_merging: false,
     merging: Merging::Mean,
     neighbours: Some(2),

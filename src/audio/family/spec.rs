@@ -1,5 +1,8 @@
 //! The options of audio encoders: what differs between projectors.
 
+use crate::audio::conformer::Conformer;
+use crate::audio::front::Front;
+use crate::audio::mel::Spectrogram;
 use crate::tower::head::HeadOp;
 use crate::tower::merge::Merging;
 
@@ -10,8 +13,18 @@ pub struct Family {
     pub projector: &'static str,
     /// The encoder for people.
     pub tower: &'static str,
+    /// How spectrograms are made.
+    pub spectrogram: Spectrogram,
     /// What follows a clip that ends before its last window does.
     pub silence: Silence,
+    /// Most samples of a clip, if they are limited.
+    pub most_samples: Option<usize>,
+    /// The convolutions before the layers.
+    pub front: Front,
+    /// The layers.
+    pub layers: Layers,
+    /// The epsilon of their norms; `None` if the file says it.
+    pub epsilon: Option<f32>,
     /// Whether the norm `a.post_ln` is before the merging. Otherwise it is a part of the projector.
     pub norm_before_merging: bool,
     /// How neighbouring rows become one.
@@ -37,6 +50,28 @@ pub enum Silence {
     Heard,
     /// Silence in the spectrogram, of which no rows are made.
     Unheard,
+    /// As [`Silence::Unheard`], up to this number of samples. The last frames of the clip are convolved without it.
+    UnheardUpTo(usize),
     /// Nothing: the window is shorter.
     None,
+    /// Silence up to this number of samples, of which rows are made, too. What is left of a frame is not heard.
+    UpTo(usize),
+}
+
+/// The layers of an encoder.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Layers {
+    /// Those of a transformer, each row of which sees all others of its window.
+    Transformer(Positions),
+    /// Those of a conformer.
+    Conformer(&'static Conformer),
+}
+
+/// The positions of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Positions {
+    /// A learnt table, with a row for each row of a window.
+    Table,
+    /// Sinusoids of the rows of frames that are convolved together, or of a window.
+    Sinusoids,
 }

@@ -5,14 +5,21 @@
 //!
 //! Source: `ultravox_model.py` of fixie-ai/ultravox-v0_5-llama-3_2-1b on the Hugging Face Hub.
 
-use super::spec::{Family, Silence};
+use super::spec::{Family, Layers, Positions, Silence};
+use crate::audio::front::Front;
+use crate::audio::mel::WHISPER;
 use crate::tower::head::HeadOp;
 use crate::tower::merge::Merging;
 
 pub(super) const FAMILY: Family = Family {
     projector: "ultravox",
     tower: "Whisper",
+    spectrogram: WHISPER,
     silence: Silence::None,
+    most_samples: None,
+    front: Front::OverTime(None),
+    layers: Layers::Transformer(Positions::Table),
+    epsilon: None,
     norm_before_merging: true,
     merging: Merging::Joined,
     neighbours: None,

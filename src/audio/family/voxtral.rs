@@ -2,14 +2,21 @@
 //!
 //! Source: Mistral AI 2025, "Voxtral".
 
-use super::spec::{Family, Silence};
+use super::spec::{Family, Layers, Positions, Silence};
+use crate::audio::front::Front;
+use crate::audio::mel::WHISPER;
 use crate::tower::head::HeadOp;
 use crate::tower::merge::Merging;
 
 pub(super) const FAMILY: Family = Family {
     projector: "voxtral",
     tower: "Whisper",
+    spectrogram: WHISPER,
     silence: Silence::Heard,
+    most_samples: None,
+    front: Front::OverTime(None),
+    layers: Layers::Transformer(Positions::Table),
+    epsilon: None,
     norm_before_merging: true,
     merging: Merging::Joined,
     neighbours: None,

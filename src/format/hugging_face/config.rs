@@ -31,10 +31,11 @@ impl Config {
         let root: Value = serde_json::from_slice(&with_null_for_infinity(text))
             .map_err(|error| HuggingFaceFault::BadJson(error).in_file(path))?;
         let mut root = root.as_object().cloned().unwrap_or_default();
+        let of_thinker = join_thinker(&mut root);
         let of_text = root.get("text_config").and_then(Value::as_object).cloned().unwrap_or_default();
         let is_nested = !of_text.is_empty();
-        let types = [&of_text, &root].into_iter().filter_map(|values| values.get("model_type")?.as_str());
-        let model_types = types.map(str::to_owned).collect();
+        let types = [of_text.get("model_type"), of_thinker.as_ref(), root.get("model_type")];
+        let model_types = types.into_iter().filter_map(|name| Some(name?.as_str()?.to_owned())).collect();
         for (key, value) in of_text {
             if !value.is_null() || !root.contains_key(&key) {
                 root.insert(key, value);
@@ -193,6 +194,15 @@ impl Config {
         let Some(list) = self.list("layer_types")? else { return Ok(None) };
         Ok(Some(list.iter().map(|kind| kind.as_str().unwrap_or_default()).collect()))
     }
+}
+
+/// Puts the values of the part that understands in the place of those of the whole, which may also speak. The name of the whole
+/// stays; that of the part is returned.
+pub(super) fn join_thinker(root: &mut Map<String, Value>) -> Option<Value> {
+    let Some(Value::Object(mut thinker)) = root.remove("thinker_config") else { return None };
+    let model_type = thinker.remove("model_type");
+    root.extend(thinker);
+    model_type
 }
 
 /// A JSON text whose numbers that JSON does not have are `null`: Python writes them without quotes.

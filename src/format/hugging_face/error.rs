@@ -51,8 +51,8 @@ pub enum HuggingFaceFault {
         "model_type {found:?} has no encoder of images or audio that is supported from safetensors; supported are: {known}"
     )]
     UnknownEncoder { found: String, known: String },
-    #[error("has neither a preprocessor_config.json nor an image_processor in processor_config.json")]
-    NoPreprocessor,
+    #[error("has neither a preprocessor_config.json nor {object} in processor_config.json")]
+    NoPreprocessor { object: &'static str },
     #[error(
         "tensor {tensor:?} is packed with a factor or in an order of its own, which encoders are not computed with"
     )]

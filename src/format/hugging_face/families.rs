@@ -395,7 +395,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { model_types: &["mixtral"], architecture: "llama", names: &[ROTARY, MIXTRAL], ..PLAIN },
     Family { model_types: &["qwen2"], architecture: "qwen2", nested_defaults: QWEN2_NESTED, ..PLAIN },
     Family { model_types: &["qwen2_moe"], architecture: "qwen2moe", ..PLAIN },
-    Family { model_types: &["qwen3"], architecture: "qwen3", ..PLAIN },
+    Family { model_types: &["qwen3", "qwen3_asr"], architecture: "qwen3", ..PLAIN },
     Family { model_types: &["qwen3_moe"], architecture: "qwen3moe", ..PLAIN },
     Family {
         model_types: &["gemma"],
@@ -797,6 +797,7 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     Family { model_types: &["qwen2_vl_text", "qwen2_vl"], architecture: "qwen2vl", ..PLAIN },
     Family { model_types: &["qwen2_5_vl_text", "qwen2_5_vl"], architecture: "qwen2vl", ..PLAIN },
+    Family { model_types: &["qwen2_5_omni_text", "qwen2_5_omni"], architecture: "qwen2vl", ..PLAIN },
     Family { model_types: &["qwen3_vl_text", "qwen3_vl"], architecture: "qwen3vl", aliases: QWEN3_VL_ALIASES, ..PLAIN },
     Family {
         model_types: &["qwen3_vl_moe_text", "qwen3_vl_moe"],

@@ -20,6 +20,8 @@ pub(super) enum Op {
     AddOne,
     /// Minus the exponential.
     NegExp,
+    /// The logarithm of 1 plus the exponential.
+    Softplus,
     /// Exchanges the two innermost axes.
     Transpose,
     /// One of two equal parts of an axis, which is counted from the innermost.

@@ -22,6 +22,8 @@ pub(super) enum Step {
     AddOne,
     /// Replaces each value by minus its exponential.
     NegExp,
+    /// Replaces each value by the logarithm of 1 plus its exponential.
+    Softplus,
     /// Multiplies each index of the outermost axis by a factor.
     ScaleRows(Vec<f32>),
     /// Divides the values of each row by its length.
@@ -63,7 +65,7 @@ pub(super) fn outcome(step: &Step, format: Format, shape: &[usize]) -> Option<(F
             (fits && (!has_blocks || new.last() == shape.last())).then(|| (format, new.clone()))
         }
         Step::ScaleRows(factors) => (shape.first() == Some(&factors.len())).then_some((Format::F32, shape)),
-        Step::AddOne | Step::NegExp | Step::UnitRows => Some((Format::F32, shape)),
+        Step::AddOne | Step::NegExp | Step::Softplus | Step::UnitRows => Some((Format::F32, shape)),
     }
 }
 
@@ -88,6 +90,7 @@ impl Values<'_> {
             Step::Reshape(_) => self.bytes.to_vec(),
             Step::AddOne => self.map(|value| value + 1.0),
             Step::NegExp => self.map(|value| -value.exp()),
+            Step::Softplus => self.map(|value| f64::from(value).exp().ln_1p() as f32),
             Step::ScaleRows(factors) => self.scaled(factors),
             Step::UnitRows => self.in_unit_rows(),
         };
@@ -233,6 +236,7 @@ mod tests {
         let half = Values { format: Format::BF16, shape: vec![1], bytes: vec![0x80, 0x3b].into() };
         assert_eq!(half.apply(&Step::AddOne), values(&[1], &[1.003_906_3]));
         assert_eq!(values(&[1], &[0.0]).apply(&Step::NegExp), values(&[1], &[-1.0]));
+        assert_eq!(values(&[2], &[0.0, 40.0]).apply(&Step::Softplus), values(&[2], &[std::f32::consts::LN_2, 40.0]));
         let units = values(&[3, 2], &[3.0, 4.0, 0.0, 0.0, 0.0, -2.0]).apply(&Step::UnitRows);
         assert_eq!(units, values(&[3, 2], &[0.6, 0.8, 0.0, 0.0, 0.0, -1.0]));
         let rows = values(&[2, 2], &[1.0, 2.0, 3.0, 4.0]).apply(&Step::ScaleRows(vec![2.0, 0.5]));

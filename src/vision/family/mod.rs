@@ -11,6 +11,7 @@ mod internvl;
 mod lfm2;
 mod llava;
 mod pixtral;
+mod qwen2_5o;
 mod qwen2_5vl;
 mod qwen2vl;
 mod qwen3vl;
@@ -30,6 +31,7 @@ pub const FAMILIES: &[&Family] = &[
     &pixtral::FAMILY,
     &qwen2vl::FAMILY,
     &qwen2_5vl::FAMILY,
+    &qwen2_5o::FAMILY,
     &qwen3vl::FAMILY,
 ];
 

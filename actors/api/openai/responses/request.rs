@@ -83,6 +83,7 @@ pub(super) fn read_prompt(fields: &Fields<'_>, tools: &Tools, earlier: &[Value])
         variables,
         add_generation_prompt: true,
         continue_final_message: false,
+        answer_start: None,
         add_special_tokens: false,
     };
     prompt.check_size().map_err(of_input)?;

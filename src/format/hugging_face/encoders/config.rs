@@ -43,8 +43,8 @@ impl EncoderConfig {
         small: &mut SmallFiles,
     ) -> Result<Self, HuggingFaceError> {
         let found = preprocessor(small, family.kind)?;
-        if found.is_none() && family.kind == MediaKind::Image {
-            return Err(HuggingFaceFault::NoPreprocessor.in_file(folder));
+        if found.is_none() && family.needs_preprocessor {
+            return Err(HuggingFaceFault::NoPreprocessor { object: object_of(family.kind).0 }.in_file(folder));
         }
         let (preprocessor_file, preprocessor) = found.unwrap_or_default();
         let config = EncoderConfig::of(model, family);
@@ -142,15 +142,20 @@ impl EncoderConfig {
     }
 }
 
+/// The object of a joined file that has a preprocessor, for people, and its key.
+fn object_of(kind: MediaKind) -> (&'static str, &'static str) {
+    match kind {
+        MediaKind::Image => ("an image_processor", "image_processor"),
+        MediaKind::Audio => ("a feature_extractor", "feature_extractor"),
+    }
+}
+
 /// What a directory has for its preprocessor, and the file. New processors have it among others, old ones in a file of its own.
 fn preprocessor(small: &mut SmallFiles, kind: MediaKind) -> Result<Option<(&'static str, Json)>, HuggingFaceError> {
     const JOINED: &str = "processor_config.json";
     const OWN: &str = "preprocessor_config.json";
-    let key = match kind {
-        MediaKind::Image => "image_processor",
-        MediaKind::Audio => "feature_extractor",
-    };
-    let joined = small.json(JOINED)?.and_then(|joined| joined.get(key).cloned());
+    let (_, key) = object_of(kind);
+    let joined = small.json(JOINED)?.and_then(|joined| joined.get(key).filter(|found| !found.is_null()).cloned());
     match joined {
         Some(joined) => Ok(Some((JOINED, joined))),
         None => Ok(small.json(OWN)?.map(|own| (OWN, own))),

@@ -16,14 +16,16 @@ fn names(kind: MediaKind) -> [&'static str; 2] {
     }
 }
 
-/// All keys of the encoder of a directory.
-pub(super) fn keys(config: &EncoderConfig, family: &EncoderFamily) -> Result<Vec<(String, Value)>, HuggingFaceError> {
+/// All keys of an encoder of a directory. The keys of one of several name its projector in its own section.
+pub(super) fn keys(
+    config: &EncoderConfig,
+    family: &EncoderFamily,
+    is_only: bool,
+) -> Result<Vec<(String, Value)>, HuggingFaceError> {
     let [section, has_encoder] = names(family.kind);
-    let mut keys: Vec<(String, Value)> = vec![
-        ("general.architecture".to_owned(), "clip".into()),
-        (has_encoder.to_owned(), true.into()),
-        ("clip.projector_type".to_owned(), family.projector.into()),
-    ];
+    let projector = if is_only { "clip" } else { section };
+    let mut keys: Vec<(String, Value)> =
+        vec![(has_encoder.to_owned(), true.into()), (format!("{projector}.projector_type"), family.projector.into())];
     let sources = Sources { config, layers: size_of(config, family, BLOCK_COUNT)? };
     for (key, source) in family.keys.iter().copied().flatten() {
         if let Some(value) = sources.value(*source)? {

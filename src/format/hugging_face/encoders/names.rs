@@ -20,7 +20,7 @@ impl Names {
 
     /// What a tensor becomes. One of a part that is complete is known by a rule, or by none.
     pub(super) fn fate(&self, name: &str) -> Fate {
-        let name = name.strip_prefix("model.").unwrap_or(name);
+        let name = ["model.", "thinker."].iter().find_map(|start| name.strip_prefix(start)).unwrap_or(name);
         for (part, numbers) in &self.parts {
             let Some((number, rest)) = part.stored.iter().find_map(|stored| within(stored, name)) else { continue };
             let found = match target(part.target, number, numbers.as_deref()) {
@@ -58,10 +58,14 @@ mod tests {
 
     use super::super::family;
     use super::*;
+    use crate::media::MediaKind;
 
     fn targets_of(model_type: &str, encoder_type: &str, name: &str) -> Vec<String> {
         let is_of = |family: &EncoderFamily| family.encoder_type.is_none_or(|wanted| wanted == encoder_type);
-        let family = family::of(model_type, is_of).unwrap();
+        let of_kind = |kind| family::of(model_type, |family| family.kind == kind && is_of(family));
+        let is_audio =
+            name.contains("audio") || name.contains("multi_modal_projector") && of_kind(MediaKind::Image).is_none();
+        let family = of_kind(if is_audio { MediaKind::Audio } else { MediaKind::Image }).unwrap();
         let model = json!({ "vision_config": { "deepstack_visual_indexes": [5, 11] } });
         let names = Names::of(&EncoderConfig::of(model, family), family).unwrap();
         match names.fate(name) {
@@ -84,6 +88,16 @@ mod tests {
             ),
             ("gemma4", "", "model.vision_tower.encoder.layers.2.mlp.up_proj.output_max", "v.blk.2.ffn_up.output_max"),
             ("gemma4", "", "model.embed_vision.embedding_projection.weight", "mm.input_projection.weight"),
+            ("gemma4", "", "model.audio_tower.layers.2.lconv1d.linear_start.linear.weight", "a.blk.2.conv_pw1.weight"),
+            (
+                "gemma4",
+                "",
+                "model.audio_tower.layers.2.feed_forward2.ffw_layer_1.output_max",
+                "a.blk.2.ffn_up_1.output_max",
+            ),
+            ("gemma4", "", "model.audio_tower.layers.2.self_attn.per_dim_scale", "a.blk.2.per_dim_scale.weight"),
+            ("gemma4", "", "model.audio_tower.subsample_conv_projection.layer1.norm.weight", "a.conv1d.1.norm.weight"),
+            ("gemma4", "", "model.embed_audio.embedding_projection.weight", "mm.a.input_projection.weight"),
             ("gemma4_unified", "", "model.vision_embedder.patch_ln1.bias", "v.patch_norm.1.bias"),
             ("gemma4_unified", "", "model.vision_embedder.pos_norm.weight", "v.patch_norm.3.weight"),
             ("internvl", "", "model.vision_tower.encoder.layer.3.lambda_2", "v.blk.3.ls2.weight"),
@@ -102,6 +116,13 @@ mod tests {
             ("qwen3_vl_moe", "", "model.visual.merger.linear_fc1.weight", "mm.0.weight"),
             ("qwen2_audio", "", "audio_tower.embed_positions.weight", "a.position_embd.weight"),
             ("voxtral", "", "audio_tower.layers.3.fc2.bias", "a.blk.3.ffn_down.bias"),
+            ("qwen2_5_omni", "", "thinker.visual.blocks.7.attn.k.bias", "v.blk.7.attn_k.bias"),
+            ("qwen2_5_omni", "", "thinker.visual.merger.mlp.2.weight", "mm.2.weight"),
+            ("qwen2_5_omni", "", "thinker.audio_tower.proj.bias", "mm.a.fc.bias"),
+            ("qwen3_asr", "", "thinker.audio_tower.conv2d2.bias", "a.conv2d.2.bias"),
+            ("qwen3_asr", "", "thinker.audio_tower.proj2.weight", "mm.a.mlp.2.weight"),
+            ("qwen3_asr", "", "model.audio_tower.ln_post.weight", "a.post_ln.weight"),
+            ("qwen3_asr", "", "model.multi_modal_projector.linear_1.bias", "mm.a.mlp.1.bias"),
             ("ultravox", "", "multi_modal_projector.ln_mid.weight", "mm.a.norm_mid.weight"),
         ] {
             assert_eq!(targets_of(model_type, encoder_type, name), [expected]);

@@ -17,6 +17,8 @@ pub(super) struct EncoderFamily {
     pub activation: Activation,
     /// Numbers of the encoder that configs leave out.
     pub defaults: &'static [(&'static str, f64)],
+    /// Whether a directory must say how media are prepared. Others are prepared in one way only.
+    pub needs_preprocessor: bool,
     /// What configs must say, as far as they say it.
     pub requires: &'static [&'static [Requirement]],
     /// The keys of a GGUF file, without their section, and where a directory has their values.
@@ -119,7 +121,7 @@ pub(super) const HEAD_COUNT: &str = "attention.head_count";
 
 /// Tensors whose names start alike.
 pub(super) struct Part {
-    /// How the names start in a directory, after `model.` if they start with it. `*` is a number.
+    /// How the names start in a directory, after `model.` or `thinker.` if they start with it. `*` is a number.
     pub stored: &'static [&'static str],
     /// How they start in a GGUF file. `*` is the same number, or the item of `numbers` at this place.
     pub target: &'static str,

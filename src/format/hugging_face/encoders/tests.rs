@@ -153,6 +153,33 @@ const REFUSED: &[(&str, &str, &[Refused])] = &[
             ("/vision_feature_select_strategy", "\"full\"", "must be \"default\""),
         ],
     ),
+    (
+        "audio/gemma4a",
+        JOINED,
+        &[
+            ("/feature_extractor/frame_length", "400", "\"frame_length\" is 400, but must be 320"),
+            ("/feature_extractor/per_bin_mean", "[1.0]", "\"per_bin_mean\" is [1.0], but must be null"),
+            ("/feature_extractor/feature_size", "0", "\"feature_size\" is 0.0, but must be a whole number above 0"),
+        ],
+    ),
+    (
+        "audio/gemma4a",
+        CONFIG,
+        &[
+            (
+                "/audio_config/attention_context_right",
+                "2",
+                "\"audio_config.attention_context_right\" is 2, but must be 0",
+            ),
+            ("/audio_config/hidden_act", "\"relu\"", "\"audio_config.hidden_act\" is \"relu\", but must be silu"),
+        ],
+    ),
+    (
+        "audio/qwen3a",
+        CONFIG,
+        &[("/audio_config/n_window_infer", "400", "\"audio_config.n_window_infer\" is 400, but must be 800")],
+    ),
+    ("audio/qwen3a", JOINED, &[("/feature_extractor/min_length", "0", "\"min_length\" is 0, but must be 8000")]),
     ("audio/qwen2a", CONFIG, &[("/audio_config/activation_function", "\"silu\"", "but must be gelu")]),
     ("audio/qwen2a", OWN, &[("/feature_size", "80", "\"feature_size\" is 80.0, but must be 128")]),
     ("audio/voxtral", CONFIG, &[("/audio_config/intermediate_size", "65", "must be a multiple of 16")]),
@@ -206,6 +233,32 @@ fn an_encoder_without_a_preprocessor_is_refused_if_it_needs_one() {
     let audio = copy("audio/qwen2a");
     std::fs::remove_file(audio.path().join(OWN)).unwrap();
     assert_eq!(Directory::open_encoder(audio.path()).unwrap().u32("clip.audio.num_mel_bins").unwrap(), 128);
+}
+
+#[test]
+fn an_audio_encoder_without_a_feature_extractor_is_refused_if_it_needs_one() {
+    for name in ["audio/gemma4a", "audio/qwen3a"] {
+        let folder = copy(name);
+        change(folder.path(), JOINED, &[("/feature_extractor", Json::Null)]);
+        let error = error_in(folder.path());
+        let expected = "has neither a preprocessor_config.json nor a feature_extractor in processor_config.json";
+        assert!(error.ends_with(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_directory_has_the_encoder_of_each_kind_that_its_config_states() {
+    let kinds = |folder: &Path| {
+        let encoders = Directory::open_encoder(folder).unwrap();
+        ["vision", "audio"]
+            .map(|kind| encoders.optional_str(&format!("clip.{kind}.projector_type")).unwrap().map(str::to_owned))
+    };
+    assert_eq!(kinds(&fixture("audio/gemma4a")), [Some("gemma4v".to_owned()), Some("gemma4a".to_owned())]);
+    let folder = copy("audio/gemma4a");
+    change(folder.path(), CONFIG, &[("/audio_config", Json::Null)]);
+    assert_eq!(kinds(folder.path()), [None, None]);
+    let images_only = Directory::open_encoder(folder.path()).unwrap();
+    assert_eq!(images_only.str("clip.projector_type").unwrap(), "gemma4v");
 }
 
 #[test]

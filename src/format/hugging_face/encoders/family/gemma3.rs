@@ -12,6 +12,7 @@ pub(super) const FAMILY: EncoderFamily = EncoderFamily {
     projector: "gemma3",
     activation: Activation { key: "hidden_act", known: &[("gelu_pytorch_tanh", vit::GELU)] },
     defaults: &[("layer_norm_eps", 1e-6)],
+    needs_preprocessor: true,
     requires: &[vit::PREPARED],
     keys: &[vit::SIZES, vit::COLORS, &[("projector.scale_factor", Source::SideByRoot("mm_tokens_per_image", 256.0))]],
     parts: &[

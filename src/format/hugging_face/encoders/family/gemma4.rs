@@ -151,6 +151,7 @@ pub(super) const FAMILY: EncoderFamily = EncoderFamily {
         ("pooling_kernel_size", 3.0),
         ("rms_norm_eps", 1e-6),
     ],
+    needs_preprocessor: true,
     requires: &[REQUIRES, vit::BICUBIC],
     keys: &[KEYS, LAYER_SIZES],
     parts: &[LAYERS, OUTSIDE, PROJECTOR],

@@ -53,6 +53,7 @@ pub(super) const FAMILY: EncoderFamily = EncoderFamily {
         ("patch_size", 14.0),
         ("layer_norm_eps", 1e-6),
     ],
+    needs_preprocessor: true,
     requires: &[vit::PREPARED],
     keys: &[
         vit::SIZES,

@@ -69,6 +69,7 @@ pub(super) const FAMILY: EncoderFamily = EncoderFamily {
         ("num_patches", 256.0),
         ("layer_norm_eps", 1e-6),
     ],
+    needs_preprocessor: true,
     requires: &[vit::PREPARED, REQUIRES],
     keys: &[KEYS, vit::COLORS],
     parts: &[

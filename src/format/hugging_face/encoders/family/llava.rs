@@ -26,6 +26,7 @@ pub(super) const FAMILY: EncoderFamily = EncoderFamily {
         ("patch_size", 14.0),
         ("layer_norm_eps", 1e-5),
     ],
+    needs_preprocessor: true,
     requires: &[
         vit::PREPARED,
         vit::BICUBIC,

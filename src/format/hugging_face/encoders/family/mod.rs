@@ -2,12 +2,15 @@
 
 mod gemma3;
 mod gemma4;
+mod gemma4_audio;
 mod idefics3;
 mod internvl;
 mod lfm2_vl;
 mod llava;
 mod pixtral;
+mod qwen2_5_omni;
 mod qwen2_audio;
+mod qwen3_asr;
 mod qwen_vl;
 mod ultravox;
 mod vit;
@@ -22,6 +25,7 @@ const FAMILIES: &[&EncoderFamily] = &[
     &gemma3::FAMILY,
     &gemma4::FAMILY,
     &gemma4::UNIFIED,
+    &gemma4_audio::FAMILY,
     &internvl::FAMILY,
     &lfm2_vl::FAMILY,
     &pixtral::OF_LLAVA,
@@ -31,7 +35,10 @@ const FAMILIES: &[&EncoderFamily] = &[
     &qwen_vl::QWEN2_5,
     &qwen_vl::QWEN3,
     &qwen_vl::QWEN3_5,
+    &qwen2_5_omni::IMAGES,
+    &qwen2_5_omni::AUDIO,
     &qwen2_audio::FAMILY,
+    &qwen3_asr::FAMILY,
     &voxtral::FAMILY,
     &ultravox::FAMILY,
 ];

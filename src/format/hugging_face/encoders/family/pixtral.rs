@@ -76,6 +76,7 @@ pub(super) const OF_LLAVA: EncoderFamily = EncoderFamily {
         ("patch_size", 16.0),
         ("layer_norm_eps", 1e-5),
     ],
+    needs_preprocessor: true,
     requires: &[
         vit::PREPARED,
         vit::BICUBIC,

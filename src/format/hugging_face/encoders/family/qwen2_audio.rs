@@ -11,6 +11,7 @@ pub(super) const FAMILY: EncoderFamily = EncoderFamily {
     projector: "qwen2a",
     activation: whisper::ACTIVATION,
     defaults: whisper::DEFAULTS,
+    needs_preprocessor: false,
     requires: &[whisper::PREPARED],
     keys: &[whisper::COMMON, whisper::SIZES],
     parts: &[whisper::LAYERS, whisper::OUTSIDE, whisper::projector(&[&[("linear", "fc", &[])]])],

@@ -47,7 +47,7 @@ const REQUIRES: &[Requirement] = &[
 const DEFAULTS: &[(&str, f64)] =
     &[("patch_size", 14.0), ("spatial_merge_size", 2.0), ("image_size", 560.0), ("layer_norm_eps", 1e-6)];
 
-const LAYERS: Part = Part {
+pub(super) const LAYERS: Part = Part {
     stored: &["visual.blocks.*."],
     target: "v.blk.*.",
     numbers: None,
@@ -68,7 +68,7 @@ const LAYERS: Part = Part {
 };
 
 /// The two frames are two kernels in a GGUF file.
-const OUTSIDE: Part = Part {
+pub(super) const OUTSIDE: Part = Part {
     stored: &["visual."],
     target: "v.",
     numbers: None,
@@ -84,7 +84,7 @@ const OUTSIDE: Part = Part {
 };
 
 /// What turns merged rows into embedding rows.
-const PROJECTOR: Part = Part {
+pub(super) const PROJECTOR: Part = Part {
     stored: &["visual.merger."],
     target: "mm.",
     numbers: None,
@@ -118,6 +118,7 @@ pub(super) const QWEN2: EncoderFamily = EncoderFamily {
     projector: "qwen2vl_merger",
     activation: Activation { key: "hidden_act", known: &[("quick_gelu", None)] },
     defaults: DEFAULTS,
+    needs_preprocessor: true,
     requires: &[vit::PREPARED, vit::BICUBIC, REQUIRES],
     keys: &[
         KEYS,

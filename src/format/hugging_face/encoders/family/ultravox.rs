@@ -12,6 +12,7 @@ pub(super) const FAMILY: EncoderFamily = EncoderFamily {
     projector: "ultravox",
     activation: whisper::ACTIVATION,
     defaults: whisper::DEFAULTS,
+    needs_preprocessor: false,
     requires: &[
         whisper::PREPARED,
         &[

@@ -12,6 +12,7 @@ pub(super) const FAMILY: EncoderFamily = EncoderFamily {
     projector: "voxtral",
     activation: whisper::ACTIVATION,
     defaults: whisper::DEFAULTS,
+    needs_preprocessor: false,
     requires: &[whisper::PREPARED, &[Requirement::OneOf(Place::Model, "projector_hidden_act", &[Text("gelu")])]],
     keys: &[
         whisper::COMMON,
