@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -28,6 +28,11 @@ impl Batch {
         let lines: Vec<String> = requests.iter().map(Value::to_string).collect();
         fs::write(directory.path().join("requests.jsonl"), lines.join("\n")).unwrap();
         Batch { directory }
+    }
+
+    /// The answers so far.
+    fn lines(&self) -> usize {
+        fs::read_to_string(self.answers_file()).unwrap_or_default().lines().count()
     }
 
     fn answers_file(&self) -> PathBuf {
@@ -106,19 +111,11 @@ fn requests_of_all_routes_are_answered_and_failures_are_counted() {
 
 #[test]
 fn an_interrupted_batch_is_continued() {
-    let requests: Vec<Value> =
-        (0..40).map(|number| completion(&format!("request {number}"), json!({ "max_tokens": 60 }))).collect();
-    let batch = Batch::new(&requests);
-    let mut child = batch.command(&["--parallel", "1"]).stderr(Stdio::null()).spawn().unwrap();
-    let lines = || fs::read_to_string(batch.answers_file()).unwrap_or_default().lines().count();
-    while lines() < 3 {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it was interrupted");
-        sleep(Duration::from_millis(5));
-    }
+    let batch = long_batch();
+    let mut child = started(&batch, &["--parallel", "1"]);
     child.kill().unwrap();
     child.wait().unwrap();
-    let before = lines();
-    assert!(before < 40, "it was not interrupted");
+    assert!(batch.lines() < 40, "it was not interrupted");
     // As after a crash in the middle of a write.
     let mut file = fs::OpenOptions::new().append(true).open(batch.answers_file()).unwrap();
     file.write_all(b"{\"id\": \"batch_re").unwrap();
@@ -135,6 +132,37 @@ fn an_interrupted_batch_is_continued() {
     assert!(first.len() >= 3 && first.iter().all(|(id, answer)| answers[id] == *answer), "they were answered again");
     let output = batch.run(&[]);
     assert!(output.status.success() && text(&output.stderr).contains("all 40 requests have an answer"));
+}
+
+/// Requests whose answers take a while.
+fn long_batch() -> Batch {
+    let request = |number| completion(&format!("request {number}"), json!({ "max_tokens": 60 }));
+    Batch::new(&(0..40).map(request).collect::<Vec<Value>>())
+}
+
+/// Starts a batch and waits for its first answers.
+fn started(batch: &Batch, flags: &[&str]) -> Child {
+    let mut child = batch.command(flags).stderr(Stdio::piped()).spawn().unwrap();
+    while batch.lines() < 3 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it was interrupted");
+        sleep(Duration::from_millis(5));
+    }
+    child
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_a_batch_without_failed_requests() {
+    let batch = long_batch();
+    let child = started(&batch, &["--parallel", "8"]);
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{errors}");
+    assert!(errors.contains("of 40 requests have an answer in") && errors.contains("interrupted"), "{errors}");
+    assert!(!errors.contains("request failed"), "{errors}");
+    let answers = batch.answers();
+    assert!(answers.values().all(|answer| answer["response"]["status_code"] == 200));
 }
 
 #[test]

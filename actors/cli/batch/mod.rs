@@ -85,10 +85,13 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let sender = Sender { router: api::models_router(models, options).map_err(CliError::other)? };
     let mut summary = Summary::of(&done, total);
     let ended = tokio.block_on(async {
-        tokio::select! {
+        let ended = tokio::select! {
             ended = answer_all(args, context, &sender, (answers, done), &mut summary) => ended,
-            signal = async_runtime::stop_signal() => { signal?; Err(CliError::Interrupted) }
-        }
+            signal = async_runtime::stop_signal() => signal.and(Err(CliError::Interrupted)),
+        };
+        // Requests that were cancelled end before the model does, so that none is reported as failed.
+        started.runtime.shutdown(Duration::from_secs(1)).await;
+        ended
     });
     tokio.shutdown_background();
     context.terminal.notice(&summary.line(&args.answers));
