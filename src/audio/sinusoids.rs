@@ -1,4 +1,4 @@
-//! Sines and cosines of positions, in place of a learnt table.
+//! Sines and cosines of positions, instead of a learnt table.
 
 use std::f64::consts::E;
 

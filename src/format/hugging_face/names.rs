@@ -233,6 +233,19 @@ pub(super) fn targets(tables: &[&[Rule]], name: &str, before: &str) -> Vec<Targe
     tables.iter().map(of_table).find(|found| !found.is_empty()).unwrap_or_default()
 }
 
+/// What follows the name of a module, and what it becomes. A linear with bounds is in a module that has these too.
+const ENDS: [(&str, &str); 9] = [
+    ("", ""),
+    (".weight", ".weight"),
+    (".bias", ".bias"),
+    (".linear.weight", ".weight"),
+    (".linear.bias", ".bias"),
+    (".input_min", ".input_min"),
+    (".input_max", ".input_max"),
+    (".output_min", ".output_min"),
+    (".output_max", ".output_max"),
+];
+
 /// The target of a name, the expert and the changes if a rule is for that name.
 fn applied(&(from, to, ops): &Rule, name: &str) -> Option<(String, Option<usize>, &'static [Op])> {
     if let Some((before, after)) = from.split_once('*') {
@@ -240,11 +253,9 @@ fn applied(&(from, to, ops): &Rule, name: &str) -> Option<(String, Option<usize>
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
         return is_number.then(|| Some((to.to_owned(), Some(digits.parse().ok()?), ops)))?;
     }
-    match name.strip_prefix(from)? {
-        "" => Some((to.to_owned(), None, ops)),
-        end @ (".weight" | ".bias") => Some((format!("{to}{end}"), None, ops)),
-        _ => None,
-    }
+    let end = name.strip_prefix(from)?;
+    let (_, end) = ENDS.iter().find(|(stored, _)| *stored == end)?;
+    Some((format!("{to}{end}"), None, ops))
 }
 
 #[cfg(test)]
