@@ -30,6 +30,13 @@ def check(function):
     return function
 
 
+def choose(page, model):
+    page.browser.run("""
+        const select = document.querySelector("#model");
+        select.value = arguments[0];
+        select.dispatchEvent(new Event("change"));""", model)
+
+
 @check
 def the_page_and_its_files_need_no_key_and_have_strict_headers(page):
     request = urllib.request.Request(f"{page.arguments.url}/", headers={"accept": "text/html"})
@@ -291,10 +298,7 @@ def the_key_is_asked_for_and_kept(page):
 
 @check
 def settings_and_the_model_are_sent_and_kept(page):
-    page.browser.run("""
-        const select = document.querySelector("#model");
-        select.value = "org/second";
-        select.dispatchEvent(new Event("change"));""")
+    choose(page, "org/second")
     page.browser.click("#open-settings")
     page.browser.wait("document.querySelector('#settings').open")
     for name, value in {"system": "Be brief.", "temperature": "0.3", "top_p": "0.9", "max_tokens": "50"}.items():
@@ -318,10 +322,7 @@ def settings_and_the_model_are_sent_and_kept(page):
 @check
 def an_image_is_attached_removed_and_sent(page):
     assert not page.is_visible("#attach"), "this model takes no images"
-    page.browser.run("""
-        const select = document.querySelector("#model");
-        select.value = "org/seeing";
-        select.dispatchEvent(new Event("change"));""")
+    choose(page, "org/seeing")
     page.browser.wait("!document.querySelector('#attach').hidden")
     attach = """
         const canvas = new OffscreenCanvas(40, 30);
@@ -348,10 +349,7 @@ def an_image_is_attached_removed_and_sent(page):
 
 @check
 def audio_is_attached_recorded_and_sent(page):
-    page.browser.run("""
-        const select = document.querySelector("#model");
-        select.value = "org/hearing";
-        select.dispatchEvent(new Event("change"));""")
+    choose(page, "org/hearing")
     page.browser.wait("!document.querySelector('#record').hidden")
     # A quarter of a second in stereo at 8 kHz.
     page.browser.run("""

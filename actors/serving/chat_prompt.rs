@@ -18,7 +18,7 @@ use super::prompt::PromptTokens;
 use crate::pipeline::runtime::{ContentForm, ServedModel};
 
 /// A conversation and the inputs of its chat template.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ChatPrompt {
     /// A list of messages, in the form chat templates expect. The content of one with media is a list of parts: texts, and
     /// `{"type": "image"}` or `{"type": "audio"}` where an item is.

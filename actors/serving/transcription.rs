@@ -2,7 +2,7 @@
 
 use cuelight_engine::format::tokenizer::Tokenizer;
 use cuelight_engine::media::MediaKind;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::chat_prompt::ChatPrompt;
 use super::error::{ApiError, clip};
@@ -116,17 +116,7 @@ impl TranscriptionRequest {
     }
 
     fn with_messages(self, messages: Value) -> ChatPrompt {
-        ChatPrompt {
-            messages,
-            media: self.audio,
-            tools: None,
-            documents: None,
-            variables: Map::new(),
-            add_generation_prompt: true,
-            continue_final_message: false,
-            answer_start: None,
-            add_special_tokens: false,
-        }
+        ChatPrompt { messages, media: self.audio, add_generation_prompt: true, ..ChatPrompt::default() }
     }
 }
 

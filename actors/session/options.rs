@@ -7,7 +7,7 @@ use std::time::Duration;
 use cuelight_engine::constraint::Grammar;
 use cuelight_engine::load::LoadOptions;
 use cuelight_engine::sample::{PartialSampling, SamplingParams};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::error::SessionError;
 use crate::core::request::StopConditions;
@@ -118,13 +118,7 @@ pub(super) fn chat_prompt(messages: &[Message]) -> ChatPrompt {
     let message = |message: &Message| json!({ "role": message.role, "content": message.content });
     ChatPrompt {
         messages: Value::Array(messages.iter().map(message).collect()),
-        media: Vec::new(),
-        tools: None,
-        documents: None,
-        variables: Map::new(),
         add_generation_prompt: true,
-        continue_final_message: false,
-        answer_start: None,
-        add_special_tokens: false,
+        ..ChatPrompt::default()
     }
 }

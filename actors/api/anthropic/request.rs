@@ -44,12 +44,10 @@ pub(super) fn read_chat(fields: &Fields<'_>, tools: &Tools) -> Result<ChatPrompt
         messages,
         media: images,
         tools: tools.for_template.clone(),
-        documents: None,
         variables: thinking::template_variables(fields)?,
         add_generation_prompt: !continues_answer,
         continue_final_message: continues_answer,
-        answer_start: None,
-        add_special_tokens: false,
+        ..ChatPrompt::default()
     };
     prompt.check_size()?;
     Ok(prompt)

@@ -43,12 +43,9 @@ fn read(
         messages: messages::read(fields, &mut media)?,
         media,
         tools: tools.for_template.clone(),
-        documents: None,
         variables: call.think.variables.clone(),
         add_generation_prompt: true,
-        continue_final_message: false,
-        answer_start: None,
-        add_special_tokens: false,
+        ..ChatPrompt::default()
     };
     prompt.check_size()?;
     let request = ServingRequest {

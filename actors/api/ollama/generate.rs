@@ -116,13 +116,9 @@ fn templated(fields: &Fields<'_>, call: &Call, prompt: &str, images: Vec<MediaFi
     let prompt = ChatPrompt {
         messages,
         media: images,
-        tools: None,
-        documents: None,
         variables: call.think.variables.clone(),
         add_generation_prompt: true,
-        continue_final_message: false,
-        answer_start: None,
-        add_special_tokens: false,
+        ..ChatPrompt::default()
     };
     prompt.check_size()?;
     Ok(PromptInput::Chat(Box::new(prompt)))

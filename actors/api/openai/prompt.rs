@@ -83,8 +83,8 @@ pub(in crate::api) fn read_chat(fields: &Fields<'_>) -> Result<ChatPrompt, ApiEr
         variables: template_variables(fields)?,
         add_generation_prompt: add_generation_prompt.unwrap_or(!continue_final_message),
         continue_final_message,
-        answer_start: None,
         add_special_tokens: fields.bool("add_special_tokens")?.unwrap_or(false),
+        ..ChatPrompt::default()
     };
     prompt.check_size()?;
     Ok(prompt)

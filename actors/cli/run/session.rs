@@ -299,14 +299,9 @@ impl Session {
     ) -> Result<Prompt, CliError> {
         let chat = ChatPrompt {
             messages: conversation.messages_with(question, &self.attached),
-            media: Vec::new(),
-            tools: None,
-            documents: None,
             variables: self.format.thinking.variables(),
             add_generation_prompt: true,
-            continue_final_message: false,
-            answer_start: None,
-            add_special_tokens: false,
+            ..ChatPrompt::default()
         };
         let parts = media.iter().map(|item| item.parts.clone()).collect();
         let prompt = chat.tokens(&self.model, parts).await.map_err(CliError::other)?;

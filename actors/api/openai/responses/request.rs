@@ -79,12 +79,9 @@ pub(super) fn read_prompt(fields: &Fields<'_>, tools: &Tools, earlier: &[Value])
         messages,
         media,
         tools: tools.for_template.clone(),
-        documents: None,
         variables,
         add_generation_prompt: true,
-        continue_final_message: false,
-        answer_start: None,
-        add_special_tokens: false,
+        ..ChatPrompt::default()
     };
     prompt.check_size().map_err(of_input)?;
     Ok(prompt)
