@@ -180,13 +180,18 @@ async fn measured_ops_follow_each_other_inside_their_step() {
 }
 
 /// Uses the real clock, so that sampling takes time. Tried again on a machine with too much other work.
+///
+/// The prompts fill several steps, so there are sequences to compute while those of the step before are sampled.
+/// Log-probabilities make sampling take longer than forming the next step, which checks no invariants here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_device_computes_the_next_step_during_sampling() {
     let mut shares = Vec::new();
     for _ in 0..5 {
         let mut model = SimulatedModel { step_time: Duration::from_millis(3), ..model() };
-        (model.limits.max_sequences, model.limits.kv_blocks) = (64, 1024);
-        let events = record(model, policy(2), (0..64).map(|_| request(4, 40)).collect()).await;
+        (model.limits.max_sequences, model.limits.max_batched_tokens, model.limits.kv_blocks) = (64, 64, 1024);
+        let policy = PolicyConfig { verify: false, ..policy(2) };
+        let request = || GenerationRequest { logprobs: Some(20), ..request(4, 40) };
+        let events = record(model, policy, (0..64).map(|_| request()).collect()).await;
         let (computed, sampled) = (track(&events, "compute"), track(&events, "sample"));
         let overlaps = |a: &Span, b: &Span| a.step != b.step && a.from < b.to && b.from < a.to;
         let overlapping = sampled.iter().filter(|sampled| computed.iter().any(|step| overlaps(step, sampled))).count();
