@@ -495,6 +495,34 @@ async fn a_prompt_longer_than_the_context_is_refused_with_the_numbers() {
 }
 
 #[tokio::test]
+async fn the_end_of_a_long_prompt_is_kept_on_request() {
+    let server = Server::start(tireless()).await;
+    let prompt: Vec<u32> = (0..600).map(|index| 5 + index % 200).collect();
+    let cut = |most: i32, echo: bool| {
+        let more = json!({ "max_tokens": 10, "return_token_ids": true, "echo": echo });
+        let mut body = completion(more);
+        (body["prompt"], body["truncate_prompt_tokens"]) = (json!(prompt), json!(most));
+        body
+    };
+    for (most, kept) in [(-1, 502), (700, 502), (40, 40)] {
+        let answer = server.ok(COMPLETIONS, &cut(most, false)).await;
+        assert_eq!(answer["choices"][0]["prompt_token_ids"], json!(prompt[600 - kept..]), "{most}");
+        assert_eq!(answer["usage"]["prompt_tokens"], kept);
+        let same =
+            server.ok(COMPLETIONS, &completion(json!({ "prompt": prompt[600 - kept..], "max_tokens": 10 }))).await;
+        assert_eq!(answer["choices"][0]["text"], same["choices"][0]["text"]);
+    }
+    let echoed = server.ok(COMPLETIONS, &cut(3, true)).await;
+    let last =
+        server.ok(COMPLETIONS, &completion(json!({ "prompt": prompt[597..], "echo": true, "max_tokens": 10 }))).await;
+    assert_eq!(echoed["choices"][0]["text"], last["choices"][0]["text"]);
+    let words = server.ok(CHAT, &chat(json!({ "truncate_prompt_tokens": 7, "max_tokens": 10 }))).await;
+    assert_eq!(words["usage"]["prompt_tokens"], 7);
+    let answer = server.post(COMPLETIONS, &cut(0, false)).await;
+    assert_error(&answer, 400, "invalid_request_error", "invalid_value", Some("truncate_prompt_tokens"));
+}
+
+#[tokio::test]
 async fn an_answer_ends_at_the_end_of_the_context() {
     let server = Server::start(tireless()).await;
     let prompt: Vec<u32> = vec![5; 500];

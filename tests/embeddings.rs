@@ -153,6 +153,8 @@ async fn a_text_beyond_the_context_is_refused_or_cut() {
     assert!(message.contains("200"), "{message}");
     let cut = server.ok(OPENAI, &json!({ "input": long, "truncate_prompt_tokens": -1 })).await;
     assert_eq!(cut["usage"]["prompt_tokens"], 200);
+    let shorter = server.ok(OPENAI, &json!({ "input": long, "truncate_prompt_tokens": 50 })).await;
+    assert_eq!(shorter["usage"]["prompt_tokens"], 50);
     let same = server.ok(OPENAI, &json!({ "input": "a".repeat(200) })).await;
     assert_eq!(cut["data"], same["data"]);
     let ollama = server.ok("/api/embed", &json!({ "model": MODEL, "input": long })).await;

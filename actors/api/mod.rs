@@ -45,6 +45,7 @@ mod sse;
 mod stop_strings;
 mod telemetry;
 mod tokenize;
+mod truncation;
 
 use std::future::Future;
 use std::io;

@@ -10,7 +10,6 @@ use super::answers::{Answers, Choice};
 use super::bad_words::banned_sequences;
 use super::blocking::{off_worker, on_blocking_thread};
 use super::blocks;
-use super::chat_prompt::ChatPrompt;
 use super::constraint;
 use super::error::ApiError;
 use super::generations::Generations;
@@ -20,6 +19,7 @@ use super::media_source::MediaField;
 use super::memory::RequestBudget;
 use super::options::{AdapterChoice, GenerationOptions};
 use super::prompt::{PromptField, PromptTokens};
+use super::prompt_limit::keep_end;
 use super::request::{OutputOptions, PromptInput, ServingRequest, ToolChoice};
 use super::served::Served;
 use super::transcription::TranscriptForm;
@@ -82,7 +82,7 @@ pub(crate) async fn accept(
     let encoded = media::encode(fields, &model, &limits.media, salt, &mut memory).await?;
     let parts = encoded.iter().map(|item| item.parts.clone()).collect();
     // Before the constraint: what the template says about tools is the reason why a call cannot be required.
-    let prompts = tokens_of(prompt, parts, &model, options.skip_special_tokens).await?;
+    let prompts = tokens_of(prompt, parts, &model, &options).await?;
     let constraint = constraint::compile(&model, constraint, &output, &rules).await?;
     options.sampling.banned_sequences = bad_words(&mut options, constraint.is_some(), &model).await?;
     let prediction = predicted_tokens(std::mem::take(&mut options.speculation.prediction), &model).await?;
@@ -187,27 +187,36 @@ fn parser(output: &OutputOptions, rules: &OutputRules, prompt: &str) -> OutputPa
 
 /// Checks what a prompt with media cannot have.
 fn check_media(fields: &[MediaField], options: &GenerationOptions) -> Result<(), ApiError> {
-    if fields.is_empty() || options.prompt_logprobs.is_none() {
-        return Ok(());
+    let unsupported = |param: &str, message: &str| {
+        Err(ApiError::Unsupported { param: param.to_owned(), message: format!("{message}; leave `{param}` out") })
+    };
+    if fields.is_empty() {
+        Ok(())
+    } else if options.prompt_logprobs.is_some() {
+        unsupported("prompt_logprobs", "the tokens of a prompt with images or audio have no log-probabilities")
+    } else if options.most_prompt_tokens.is_some() {
+        unsupported("truncate_prompt_tokens", "a prompt with images or audio is not cut")
+    } else {
+        Ok(())
     }
-    let message = "the tokens of a prompt with images or audio have no log-probabilities; leave `prompt_logprobs` out";
-    Err(ApiError::Unsupported { param: "prompt_logprobs".to_owned(), message: message.to_owned() })
 }
 
 async fn tokens_of(
     prompt: PromptInput,
     media: Parts,
     model: &Arc<ServedModel>,
-    skip_special: bool,
+    options: &GenerationOptions,
 ) -> Result<Vec<PromptTokens>, ApiError> {
-    match prompt {
-        PromptInput::Chat(chat) => Ok(vec![ChatPrompt::tokens(*chat, model, media).await?]),
-        PromptInput::Transcription(request) => {
-            let chat = request.chat(TranscriptForm::of(&model.tokenizer))?;
-            Ok(vec![chat.tokens(model, media).await?])
-        }
-        PromptInput::Plain { prompts, add_special } => plain_tokens(prompts, model, add_special, skip_special).await,
+    let chat = match prompt {
+        PromptInput::Plain { prompts, add_special } => return plain_tokens(prompts, model, add_special, options).await,
+        PromptInput::Chat(chat) => *chat,
+        PromptInput::Transcription(request) => request.chat(TranscriptForm::of(&model.tokenizer))?,
+    };
+    let mut tokens = chat.tokens(model, media).await?;
+    if let Some(most) = options.prompt_limit(model.limits.context_tokens) {
+        keep_end(&mut tokens.tokens, most, model.tokenizer.bos());
     }
+    Ok(vec![tokens])
 }
 
 /// The sequences of tokens that must not appear in the answer.
@@ -251,10 +260,17 @@ async fn plain_tokens(
     prompts: Vec<PromptField>,
     model: &Arc<ServedModel>,
     add_special: bool,
-    skip_special: bool,
+    options: &GenerationOptions,
 ) -> Result<Vec<PromptTokens>, ApiError> {
-    let model = model.clone();
+    let (model, skip_special) = (model.clone(), options.skip_special_tokens);
+    let most = options.prompt_limit(model.limits.context_tokens).unwrap_or(usize::MAX);
     let bytes = prompts.iter().map(PromptField::bytes).sum();
-    let read = move || prompts.iter().map(|prompt| prompt.tokens(&model, add_special, skip_special)).collect();
-    off_worker(bytes, read).await
+    let tokens_of = move |prompt: &PromptField| {
+        let mut read = prompt.tokens(&model, add_special, skip_special)?;
+        if keep_end(&mut read.tokens, most, model.tokenizer.bos()) {
+            read.text = model.tokenizer.decode(&read.tokens, skip_special);
+        }
+        Ok(read)
+    };
+    off_worker(bytes, move || prompts.iter().map(tokens_of).collect()).await
 }

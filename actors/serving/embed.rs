@@ -31,8 +31,8 @@ pub(crate) struct EmbeddingRequest {
 /// What the vectors are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct EmbeddingOptions {
-    /// Cut texts that are longer than the context, instead of refusing them.
-    pub truncates: bool,
+    /// Cut texts that have more tokens than this or than the context, instead of refusing them.
+    pub cut_at: Option<usize>,
     /// Keep this many leading values of each vector.
     pub dimensions: Option<usize>,
     /// Leave the vectors as long as the model makes them, instead of scaling them to length 1.
@@ -70,8 +70,7 @@ pub(crate) async fn embed(
     check(&served.id, &model, &options)?;
     let requester = Requester { tenancy, priority: options.priority, limits, started };
     let run = VectorRun::begin(served, model, requester, inputs.len())?;
-    let most_tokens = run.model.limits.context_tokens;
-    let texts = tokens_of(inputs, &run.model, options.truncates.then_some(most_tokens)).await?;
+    let texts = tokens_of(inputs, &run.model, options.cut_at).await?;
     let texts = run.served.counted(texts)?;
     drop(memory);
     let load_time = started.elapsed();

@@ -8,7 +8,7 @@
 //! - [`media`]: the images and audio of a request to embedding rows; [`media_source`], [`media_fetch`], [`media_host`]: where they
 //!   are; [`media_preparation`], [`image_file`], [`audio_file`]: how their files are read, within [`media_limits`];
 //!   [`media_insertion`]: their places in the prompt
-//! - [`accept`], [`constraint`], `bad_words`, [`generations`], [`answers`]: the sequences and what they generate
+//! - [`accept`], [`constraint`], `bad_words`, `prompt_limit`, [`generations`], [`answers`]: the sequences and what they generate
 //! - [`embed`]: texts to vectors; [`score`]: texts to how relevant or similar they are; `vectors`: what both compute
 //! - [`error`], [`blocking`], [`memory`]: leaves
 
@@ -35,6 +35,7 @@ pub(crate) mod media_source;
 pub(crate) mod memory;
 pub(crate) mod options;
 pub(crate) mod prompt;
+mod prompt_limit;
 pub(crate) mod request;
 pub(crate) mod score;
 pub(crate) mod served;

@@ -34,6 +34,8 @@ pub(crate) struct GenerationOptions {
     pub logprobs: Option<usize>,
     /// Alternatives with each token of the prompt.
     pub prompt_logprobs: Option<usize>,
+    /// The most tokens of a prompt that are kept, from its end. `None`: a prompt that does not fit the context is refused.
+    pub most_prompt_tokens: Option<usize>,
     pub skip_special_tokens: bool,
     pub priority: i32,
     /// The caller.
@@ -102,6 +104,7 @@ impl GenerationOptions {
             stop: StopConditions::default(),
             logprobs: None,
             prompt_logprobs: None,
+            most_prompt_tokens: None,
             skip_special_tokens: true,
             priority: 0,
             tenancy,
@@ -140,6 +143,12 @@ impl GenerationOptions {
             (Some(asked), Some(most)) => Some(asked.min(most)),
             (asked, most) => asked.or(most),
         }
+    }
+
+    /// The most tokens of a prompt that are kept, so that it leaves space for the answer. `None`: all.
+    pub fn prompt_limit(&self, context_tokens: usize) -> Option<usize> {
+        let answer = self.max_tokens.unwrap_or(1).max(1);
+        self.most_prompt_tokens.map(|most| most.min(context_tokens.saturating_sub(answer)).max(1))
     }
 
     /// The `best_of` sequences that answer one prompt. They share its KV blocks. With a seed, sequence `i` uses seed + `i`, so

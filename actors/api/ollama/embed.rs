@@ -25,7 +25,7 @@ pub(super) async fn create(
     let started = Instant::now();
     let fields = Fields::of_body(&body)?;
     let options = EmbeddingOptions {
-        truncates: fields.bool("truncate")?.unwrap_or(true),
+        cut_at: fields.bool("truncate")?.unwrap_or(true).then_some(usize::MAX),
         dimensions: fields.count("dimensions", 0)?.filter(|dimensions| *dimensions > 0),
         ..EmbeddingOptions::default()
     };
@@ -42,7 +42,7 @@ pub(super) async fn create_one(
 ) -> Result<Json<Value>, ApiError> {
     let fields = Fields::of_body(&body)?;
     let text = fields.string("prompt")?.unwrap_or_default();
-    let options = EmbeddingOptions { truncates: true, keeps_length: true, ..EmbeddingOptions::default() };
+    let options = EmbeddingOptions { cut_at: Some(usize::MAX), keeps_length: true, ..EmbeddingOptions::default() };
     let embeddings = run(&server, &caller, &fields, (texts(&[("prompt", text)]), options), memory).await?;
     Ok(Json(json!({ "embedding": embeddings.vectors.first().map_or(&[][..], Vec::as_slice) })))
 }

@@ -12,6 +12,7 @@ use crate::api::caller::Caller;
 use crate::api::extract::JsonBody;
 use crate::api::fields::Fields;
 use crate::api::server::{Server, SharedServer};
+use crate::api::truncation;
 use crate::serving::blocking::off_worker;
 use crate::serving::embed::{EmbeddingOptions, EmbeddingRequest, Embeddings, embed};
 use crate::serving::error::ApiError;
@@ -48,7 +49,7 @@ fn read(server: &Server, caller: &Caller, fields: &Fields<'_>) -> Result<(Embedd
     let options = EmbeddingOptions {
         dimensions: fields.count("dimensions", 1)?,
         priority: fields.integer("priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?.unwrap_or(0) as i32,
-        truncates: truncates(fields)?,
+        cut_at: truncation::read(fields)?,
         keeps_length: false,
     };
     let encoding = encoding(fields)?;
@@ -66,18 +67,6 @@ fn check_inputs(inputs: &[PromptField]) -> Result<(), ApiError> {
     match inputs.iter().find(|input| input.prompt == PlainPrompt::Text(String::new())) {
         Some(empty) => Err(ApiError::invalid(&empty.path, format!("`{}` must not be empty", empty.path))),
         None => Ok(()),
-    }
-}
-
-/// Whether texts that are too long are cut: `truncate_prompt_tokens` is -1. Other numbers are not supported.
-fn truncates(fields: &Fields<'_>) -> Result<bool, ApiError> {
-    match fields.integer("truncate_prompt_tokens", i64::MIN..=i64::MAX)? {
-        None => Ok(false),
-        Some(-1) => Ok(true),
-        Some(_) => {
-            let message = "`truncate_prompt_tokens` must be -1, which cuts texts at the context length".to_owned();
-            Err(ApiError::Unsupported { param: "truncate_prompt_tokens".to_owned(), message })
-        }
     }
 }
 
@@ -146,7 +135,7 @@ mod tests {
         let refused = |body: &Value| {
             let fields = Fields::of_body(body).unwrap();
             let inputs = read_texts(&fields, "input").and_then(|inputs| check_inputs(&inputs));
-            let error = inputs.and(truncates(&fields).map(|_| ())).and(encoding(&fields).map(|_| ())).unwrap_err();
+            let error = inputs.and(encoding(&fields).map(|_| ())).unwrap_err();
             match error {
                 ApiError::InvalidRequest { param: Some(param), .. } | ApiError::Unsupported { param, .. } => param,
                 other => panic!("{other:?}"),
@@ -156,6 +145,5 @@ mod tests {
         assert_eq!(refused(&json!({ "input": ["a", ""] })), "input[1]");
         assert_eq!(refused(&json!({ "input": vec!["a"; MAX_INPUTS + 1] })), "input");
         assert_eq!(refused(&json!({ "input": "a", "encoding_format": "int8" })), "encoding_format");
-        assert_eq!(refused(&json!({ "input": "a", "truncate_prompt_tokens": 5 })), "truncate_prompt_tokens");
     }
 }

@@ -7,7 +7,7 @@ use cuelight_engine::engine::TokenId;
 
 use super::speculation;
 use crate::api::fields::{Fields, number};
-use crate::api::{extra_samplers, llama_sampling, lora_choice, reports, stop_strings};
+use crate::api::{extra_samplers, llama_sampling, lora_choice, reports, stop_strings, truncation};
 use crate::core::request::{PartialSampling, SamplingParams, StopConditions};
 use crate::serving::error::{ApiError, clip};
 use crate::serving::options::{GenerationOptions, StreamOptions};
@@ -51,6 +51,7 @@ pub(super) fn read(
         stop: stop_conditions(fields)?,
         logprobs,
         prompt_logprobs: logprobs_count(fields, "prompt_logprobs")?,
+        most_prompt_tokens: truncation::read(fields)?,
         skip_special_tokens: fields.bool("skip_special_tokens")?.unwrap_or(true),
         priority: fields.integer("priority", i32_range())?.map_or(0, |priority| priority as i32),
         timeout: seconds.map(Duration::from_secs_f32),

@@ -32,7 +32,6 @@ const GENERATION: &[Unsupported] = &[
     refuse("use_beam_search", off, "beam search is not available; use `n` with a temperature"),
     refuse("length_penalty", one, "it belongs to beam search, which is not available"),
     refuse("logprob_token_ids", empty, "use `top_logprobs` or `logprobs`"),
-    refuse("truncate_prompt_tokens", never, "a prompt is never truncated; shorten it before sending"),
     refuse("mirostat", zero, SAMPLER),
     refuse("samplers", never, "the order of samplers is fixed"),
     refuse("n_probs", zero, "use `logprobs` of `/v1/completions`"),

@@ -153,7 +153,7 @@ const TO_VECTORS: &[Field] = &[
     field("input", Any, "A text, a list of texts, a list of token ids, or a list of such lists."),
     field("encoding_format", Text, "float, or base64 of float32 values in little-endian order; default float."),
     field("dimensions", Integer, "Number of leading values to keep; the vector is scaled to length 1 again."),
-    field("truncate_prompt_tokens", Integer, "-1 cuts texts at the context length; without it they are refused."),
+    field("truncate_prompt_tokens", Integer, "Cuts texts after this many tokens; -1 cuts at the context length."),
     field("priority", Integer, "Lower goes first."),
     field(
         "kv_transfer_params",
@@ -274,6 +274,7 @@ const REQUEST: &[Field] = &[
     field("timings_per_token", Boolean, "Whether to add the times of the answer, in a stream to every chunk."),
     field("skip_special_tokens", Boolean, "Whether to leave special tokens out of the text; default true."),
     field("add_special_tokens", Boolean, "Whether to add the special tokens that the model expects to the prompt."),
+    field("truncate_prompt_tokens", Integer, "Keeps this many tokens from the end of a prompt; -1: as many as fit."),
     field("return_token_ids", Boolean, "Whether to return the token ids of prompt and answer."),
     field("return_tokens_as_token_ids", Boolean, "Whether log-probabilities name tokens as token_id:123."),
     field("speculation", Boolean, "Whether several tokens may be computed in one step; the text is the same."),

@@ -62,17 +62,6 @@ fn not_empty(text: ScoredText) -> Result<ScoredText, ApiError> {
     }
 }
 
-/// How many tokens of each sequence are kept: `truncate_prompt_tokens`, of which -1 stands for as many as fit the context.
-pub(super) fn cut_at(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
-    let name = "truncate_prompt_tokens";
-    let tokens = fields.integer(name, -1..=i64::from(u32::MAX))?;
-    match tokens {
-        Some(0) => Err(ApiError::invalid(name, format!("`{name}` must be -1 or at least 1, not 0"))),
-        Some(tokens) => Ok(Some(usize::try_from(tokens).unwrap_or(usize::MAX))),
-        None => Ok(None),
-    }
-}
-
 pub(super) fn priority(fields: &Fields<'_>) -> Result<i32, ApiError> {
     Ok(fields.integer("priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?.unwrap_or(0) as i32)
 }
@@ -101,16 +90,5 @@ mod tests {
     fn too_many_documents_are_refused() {
         let body = json!({ "documents": vec!["a"; MAX_DOCUMENTS + 1] });
         assert!(documents(&Fields::of_body(&body).unwrap(), "documents").is_err());
-    }
-
-    #[test]
-    fn cuts_are_positive_or_the_context() {
-        let read = |value: Value| cut_at(&Fields::of_body(&json!({ "truncate_prompt_tokens": value })).unwrap());
-        assert_eq!(read(json!(-1)).unwrap(), Some(usize::MAX));
-        assert_eq!(read(json!(5)).unwrap(), Some(5));
-        assert_eq!(read(json!(null)).unwrap(), None);
-        for wrong in [json!(0), json!(-2), json!("a")] {
-            assert!(read(wrong).is_err());
-        }
     }
 }

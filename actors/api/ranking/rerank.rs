@@ -5,13 +5,14 @@ use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::fields::{cut_at, keeps_logits, priority};
+use super::fields::{keeps_logits, priority};
 use super::order::{Ordered, Ordering};
 use super::tei;
 use crate::api::caller::Caller;
 use crate::api::extract::JsonBody;
 use crate::api::fields::Fields;
 use crate::api::server::SharedServer;
+use crate::api::truncation;
 use crate::serving::error::ApiError;
 use crate::serving::score::ScoreOptions;
 
@@ -64,7 +65,7 @@ fn options(
         }
     }
     Ok(ScoreOptions {
-        cut_at: cut_at(fields)?.or(cuts_at_context.then_some(usize::MAX)),
+        cut_at: truncation::read(fields)?.or(cuts_at_context.then_some(usize::MAX)),
         document_tokens,
         keeps_logits: keeps_logits(fields)?,
         allows_embeddings: false,

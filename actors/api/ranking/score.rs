@@ -4,11 +4,12 @@ use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::fields::{cut_at, keeps_logits, one_or_more, priority};
+use super::fields::{keeps_logits, one_or_more, priority};
 use crate::api::caller::Caller;
 use crate::api::extract::JsonBody;
 use crate::api::fields::{Fields, missing};
 use crate::api::server::{Server, SharedServer, unix_seconds};
+use crate::api::truncation;
 use crate::serving::error::ApiError;
 use crate::serving::score::{ScoreOptions, ScoreRequest, ScoredText, Scores, score};
 
@@ -29,7 +30,7 @@ pub(super) async fn create(
 fn read(server: &Server, caller: &Caller, fields: &Fields<'_>) -> Result<ScoreRequest, ApiError> {
     let (queries, documents) = texts(fields)?;
     let options = ScoreOptions {
-        cut_at: cut_at(fields)?,
+        cut_at: truncation::read(fields)?,
         document_tokens: None,
         keeps_logits: keeps_logits(fields)?,
         allows_embeddings: true,

@@ -55,7 +55,7 @@ pub(super) async fn embed(
         model: fields.string("model")?.map(str::to_owned),
         inputs: inputs.into_iter().map(field).collect(),
         options: EmbeddingOptions {
-            truncates: truncates(&fields)?,
+            cut_at: truncates(&fields)?.then_some(usize::MAX),
             dimensions: fields.count("dimensions", 1)?,
             keeps_length: fields.bool("normalize")? == Some(false),
             priority: 0,
