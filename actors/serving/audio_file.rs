@@ -4,6 +4,7 @@
 //! every format states it.
 
 use std::io::{Cursor, ErrorKind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cuelight_engine::audio::SAMPLE_RATE;
 use rubato::audioadapter_buffers::owned::InterleavedOwned;
@@ -56,6 +57,10 @@ impl<'a> AudioFile<'a> {
     /// # Errors
     /// [`AudioFileError`].
     pub fn open(bytes: &'a [u8], most_seconds: usize) -> Result<Self, AudioFileError> {
+        guarded(|| Self::read_header(bytes, most_seconds))
+    }
+
+    fn read_header(bytes: &'a [u8], most_seconds: usize) -> Result<Self, AudioFileError> {
         /// No codec has fewer bytes for a second of speech.
         const LEAST_BYTES_OF_SECOND: usize = 500;
         let stream = MediaSourceStream::new(Box::new(Cursor::new(bytes)), MediaSourceStreamOptions::default());
@@ -99,7 +104,11 @@ impl<'a> AudioFile<'a> {
     ///
     /// # Errors
     /// [`AudioFileError`].
-    pub fn decode(mut self) -> Result<Vec<f32>, AudioFileError> {
+    pub fn decode(self) -> Result<Vec<f32>, AudioFileError> {
+        guarded(|| self.read_samples())
+    }
+
+    fn read_samples(mut self) -> Result<Vec<f32>, AudioFileError> {
         let most = self.most_seconds.saturating_mul(self.rate as usize);
         let mut samples: Vec<f32> = Vec::new();
         let mut interleaved: Vec<f32> = Vec::new();
@@ -163,6 +172,13 @@ fn resampled(samples: Vec<f32>, rate: u32) -> Result<Vec<f32>, AudioFileError> {
     let length = samples.len();
     let input = InterleavedOwned::new_from(samples, 1, length).map_err(damaged)?;
     Ok(resampler.process_all(&input, length, None).map_err(damaged)?.take_data())
+}
+
+/// Runs a decoder. Those of some formats panic on damaged files.
+fn guarded<T>(read: impl FnOnce() -> Result<T, AudioFileError>) -> Result<T, AudioFileError> {
+    // What a panic leaves behind is dropped with the file.
+    catch_unwind(AssertUnwindSafe(read))
+        .unwrap_or_else(|_| Err(AudioFileError::Damaged("its decoder failed".to_owned())))
 }
 
 fn damaged(error: impl std::fmt::Display) -> AudioFileError {
@@ -265,6 +281,16 @@ pub(crate) mod tests {
         for bytes in [&b""[..], b"hello", b"\x89PNG\r\n\x1a\n", b"OpusHead", b"RIFF"] {
             assert_eq!(read(bytes).unwrap_err(), AudioFileError::UnknownFormat);
         }
+    }
+
+    #[test]
+    fn a_file_on_which_the_decoder_panics_is_damaged() {
+        let mut file = wav(8_000, 2, &[0; 800]);
+        // The header states more channels than the decoder multiplies with the bytes of a sample.
+        file[23] = 128;
+        assert!(read(&file).is_err());
+        let error = guarded::<()>(|| panic!("on purpose")).unwrap_err();
+        assert_eq!(error.to_string(), "it cannot be decoded: its decoder failed");
     }
 
     proptest! {
