@@ -17,10 +17,13 @@ use serde::Deserialize;
 #[path = "support/runner.rs"]
 #[allow(dead_code)]
 mod runner;
+#[path = "support/test_seed.rs"]
+mod test_seed;
 #[path = "support/vulkan_device.rs"]
 mod vulkan_device;
 
 use runner::{Rows, Runner, Sequence, Setup, deltas, largest, mean};
+use test_seed::of_the_day;
 use vulkan_device::has_device;
 
 /// Mean |Δ log-prob| of a prompt's tokens, in nats, as in `tests/parity.rs`.
@@ -250,7 +253,7 @@ fn a_device_agrees_with_transformers_on_quantized_directories() {
     if !has_device() {
         return;
     }
-    for name in ["llama-bitsandbytes", "llama-gptq-order", "llama-w4a16-order"] {
+    for name in of_the_day(["llama-bitsandbytes", "llama-gptq-order", "llama-w4a16-order"], 3) {
         let folder = fixtures().join("quantized_directories").join(name);
         let text = std::fs::read(folder.join("expected.json")).unwrap();
         let expected: Expected = serde_json::from_slice(&text).unwrap();

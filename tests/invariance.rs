@@ -16,7 +16,7 @@ mod tiny_runtime;
 #[path = "support/vulkan_device.rs"]
 mod vulkan_device;
 
-use test_seed::test_seed;
+use test_seed::of_the_day;
 use tiny_runtime::{answer, checkpoint, request, start};
 use vulkan_device::has_device;
 
@@ -106,8 +106,10 @@ async fn requests_with_recurrent_state_give_the_same_bits_alone_and_in_a_batch()
 #[tokio::test(flavor = "multi_thread")]
 async fn deterministic_requests_on_vulkan_give_the_same_bits_alone_and_in_a_batch() {
     // A software device compiles the shaders of a model for tens of seconds.
-    let of_the_day = ["llama-q4_0.gguf", "qwen35.gguf", "glm-dsa.gguf"][test_seed() as usize % 3];
-    if has_device() {
-        check(of_the_day, ComputeDevice::Vulkan(0), 0.8).await;
+    if !has_device() {
+        return;
+    }
+    for model in of_the_day(["llama-q4_0.gguf", "qwen35.gguf", "glm-dsa.gguf"], 3) {
+        check(model, ComputeDevice::Vulkan(0), 0.8).await;
     }
 }

@@ -14,21 +14,27 @@ export VK_DRIVER_FILES=/usr/share/vulkan/icd.d/lvp_icd.json
 # Without it this layer sees nothing of what shaders reach by address.
 export VK_LAYER_SYNCVAL_SHADER_ACCESSES_HEURISTIC=1
 log="$directory/tests.log"
-# The tests in which matrices are used: products on one day, attention on the next. `cargo test` runs the others on the usual device.
+# The tests in which matrices are used, and the longest tests of the slow tier: one line of these a day. `cargo test` runs the
+# others on the usual device.
+turns=(
+  "linear_with_float16_matrices tests::matmul float16_cache"
+  "every_case_of_products"
+  "attention_with_float16_matrices tests::attention tiles_of_every_height a_context_of_many_blocks"
+  "every_case_of_attention"
+  "linear_with_float16_matrices tests::matmul float16_cache"
+  "every_case_of_experts"
+  "attention_with_float16_matrices tests::attention tiles_of_every_height a_context_of_many_blocks"
+  "every_case_of_fusion"
+  "linear_with_float16_matrices tests::matmul float16_cache"
+  "all_workgroup_shapes"
+  "attention_with_float16_matrices tests::attention tiles_of_every_height a_context_of_many_blocks"
+  "a_third_of_the_checkpoints"
+)
 day=$((${CUELIGHT_TEST_SEED:-$(date +%s) / 86400}))
-if [ $((day % 2)) = 0 ]; then
-  engine=(linear_with_float16_matrices tests::matmul) models=(float16_cache)
-else
-  engine=(attention_with_float16_matrices tests::attention tiles_of_every_height) models=(a_context_of_many_blocks)
-fi
-# The longest tests of the slow tier, one of them a day.
-longest=(all_workgroup_shapes every_case_of_products every_case_of_experts every_case_of_fusion every_case_of_attention
-  a_third_of_the_checkpoints)
-today="${longest[$((day / 2 % ${#longest[@]}))]}"
+read -ra names <<< "${turns[$((day % ${#turns[@]}))]}"
 # With the package of the binary, so that what the other tests have compiled is used.
-cargo test --locked -p cuelight -p cuelight-engine --lib -- --nocapture --include-ignored "${engine[@]}" "$today" 2>&1 | tee "$log"
-cargo test --locked --test vulkan -- --nocapture --include-ignored "${models[@]}" "$today" 2>&1 | tee -a "$log"
-for name in "${engine[@]}" "${models[@]}" "$today"; do
+cargo test --locked -p cuelight -p cuelight-engine --lib --test vulkan -- --nocapture --include-ignored "${names[@]}" 2>&1 | tee "$log"
+for name in "${names[@]}"; do
   grep -q "^test .*$name" "$log" || { echo "no test has the name $name" >&2; exit 1; }
 done
 if grep -n SKIPPED "$log"; then

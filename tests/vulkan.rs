@@ -25,7 +25,7 @@ mod test_seed;
 mod vulkan_device;
 
 use runner::{Rows, Runner, Sequence, Setup, assert_same_bits, deltas, largest, load, longest_compared, mean};
-use test_seed::test_seed;
+use test_seed::of_the_day;
 use vulkan_device::has_device;
 
 /// Largest mean |Δ log-prob| of a prompt's tokens compared with transformers, in nats.
@@ -86,27 +86,20 @@ fn setup(kv_type: KvType) -> Setup {
     }
 }
 
-/// One in `interval` of the checkpoints. Which ones changes from day to day; `CUELIGHT_TEST_SEED` repeats the choice of a day.
-fn sample(checkpoints: Vec<Expected>, interval: usize) -> Vec<Expected> {
-    let seed = test_seed() as usize;
-    println!("checkpoints are sampled with the seed {seed}");
-    checkpoints.into_iter().skip(seed % interval).step_by(interval).collect()
-}
-
 #[test]
 fn checkpoints_agree_with_transformers_with_a_float32_cache() {
-    agree_with_transformers(sample(checkpoints(), 18), KvType::F32);
+    agree_with_transformers(of_the_day(checkpoints(), 18).collect(), KvType::F32);
 }
 
 #[test]
 fn checkpoints_agree_with_transformers_with_a_float16_cache() {
-    agree_with_transformers(sample(checkpoints(), 30), KvType::F16);
+    agree_with_transformers(of_the_day(checkpoints(), 30).collect(), KvType::F16);
 }
 
 #[test]
 #[ignore = "slow tier: a software device compiles the shaders of many families for minutes"]
 fn a_third_of_the_checkpoints_agree_with_transformers() {
-    agree_with_transformers(sample(checkpoints(), 3), KvType::F32);
+    agree_with_transformers(of_the_day(checkpoints(), 3).collect(), KvType::F32);
 }
 
 #[test]
@@ -166,9 +159,9 @@ fn agree_with_a_cache_of(slots: u64, expert_streaming: ExpertStreaming, counted:
     if !has_device() {
         return;
     }
-    let with_experts = checkpoints().into_iter().filter(|expected| has_experts(&expected.model)).collect();
+    let with_experts = checkpoints().into_iter().filter(|expected| has_experts(&expected.model));
     let mut failures = Vec::new();
-    for (index, expected) in sample(with_experts, 10).into_iter().enumerate() {
+    for (index, expected) in of_the_day(with_experts, 10).enumerate() {
         let rounded = has_matrices() && expected.formats != ["F32"];
         let options = LoadOptions {
             device: ComputeDevice::Vulkan(0).into(),
