@@ -390,7 +390,7 @@ async fn errors_before_the_handler_have_the_same_form() {
     assert_error(&server.call(with_key(post(MESSAGES, &long))).await, 413, "request_too_large", "1000 bytes");
     let get = |path: &str| with_key(Request::get(path).body(Body::empty()).unwrap());
     assert_error(&server.call(get(MESSAGES)).await, 405, "invalid_request_error", "GET");
-    assert_error(&server.call(get("/v1/messages/batches")).await, 404, "not_found_error", "/v1/messages/batches");
+    assert_error(&server.call(get("/v1/messages/other")).await, 404, "not_found_error", "/v1/messages/other");
     let mut page = with_key(post(MESSAGES, &request(json!({}))));
     page.headers_mut().insert("origin", "https://evil.example".parse().unwrap());
     assert_error(&server.call(page).await, 403, "permission_error", "evil.example");

@@ -35,6 +35,17 @@ impl Caller {
         Caller { key: Some(key.into()), peer: None }
     }
 
+    /// The caller that has made a batch.
+    pub fn of_owner(owner: &Client) -> Self {
+        Caller { key: owner.clone(), peer: None }
+    }
+
+    /// Who the files and batches of the caller belong to: its key. Callers without keys share theirs, because an address may change
+    /// until the answers are ready.
+    pub fn owner(&self) -> Client {
+        self.key.clone()
+    }
+
     /// The client that the caller is: its key, or its address. An IPv6 network of 64 bits is one client.
     pub fn client(&self) -> Client {
         let address = || match self.peer? {

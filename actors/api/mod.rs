@@ -7,11 +7,13 @@
 //! ([`reports`]). The routes that belong to no protocol are in [`models`], [`kv_blocks`], [`page`], [`probes`] and [`tokenize`];
 //! [`routes`] lists them all.
 //!
-//! Between requests nothing is kept but the responses of the Responses API, in a store of limited size. When a connection closes,
+//! Between requests nothing is kept but the responses of the Responses API, in a store of limited size, and the files and batches
+//! of clients, on the disk where the operator wants it ([`batch_worker`]). When a connection closes,
 //! its handler or response body is dropped, which drops its [`crate::pipeline::runtime::Generation`]s and so cancels them.
 
 mod anthropic;
 mod auth;
+mod batch_worker;
 mod caller;
 mod connections;
 mod content;
@@ -24,6 +26,7 @@ mod form;
 mod guard;
 mod json_size;
 mod kv_blocks;
+mod listing;
 mod llama_cpp;
 mod llama_sampling;
 mod lora;
@@ -54,7 +57,7 @@ use axum::Router;
 use tokio::net::TcpListener;
 
 pub use self::connections::{ConnectionOptions, RESERVED_CONNECTIONS};
-pub use self::options::{ApiKey, ClientIdentity, LiveOptions, ServerOptions};
+pub use self::options::{ApiKey, BatchOptions, ClientIdentity, LiveOptions, ServerOptions};
 pub use self::routes::InvalidOrigin;
 use crate::models::Models;
 use crate::pipeline::runtime::Runtime;

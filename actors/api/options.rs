@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use super::connections::ConnectionOptions;
 use crate::metrics::exposition::Exposition;
 use crate::pipeline::kv_store::SharedBlocks;
+use crate::serving::batch::store::BatchStore;
 use crate::serving::media_limits::MediaLimits;
 
 /// How the API behaves. What the model can do is set by the runtime's options.
@@ -53,6 +54,8 @@ pub struct ServerOptions {
     pub chat_page: bool,
     /// The KV blocks that other servers may load. `None`: they may load none.
     pub shared_blocks: Option<SharedBlocks>,
+    /// Where files and batches of clients are kept, and answered. `None`: none are.
+    pub batches: Option<BatchOptions>,
     /// What `/metrics` renders. `None`: the route answers 404.
     pub metrics: Option<Exposition>,
 }
@@ -99,9 +102,19 @@ impl Default for ServerOptions {
             drain_timeout: Self::DRAIN_TIMEOUT,
             chat_page: true,
             shared_blocks: None,
+            batches: None,
             metrics: None,
         }
     }
+}
+
+/// How batches of clients are answered.
+#[derive(Debug, Clone)]
+pub struct BatchOptions {
+    /// The files and batches.
+    pub store: Arc<BatchStore>,
+    /// Most requests that all batches together have in flight.
+    pub parallel: usize,
 }
 
 /// The digest of an API key, from which the key cannot be found.
@@ -137,8 +150,8 @@ impl LiveOptions {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the options for the requests that follow. Names, origins, hosts and the limits of connections, of request
-    /// memory and of kept responses stay as they were at the start.
+    /// Replaces the options for the requests that follow. Names, origins, hosts, batches and the limits of connections, of
+    /// request memory and of kept responses stay as they were at the start.
     pub fn replace(&self, options: ServerOptions) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(options);
     }

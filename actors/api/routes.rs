@@ -3,17 +3,18 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, Method, Uri};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use tower_http::decompression::RequestDecompressionLayer;
 
 use super::auth;
+use super::batch_worker;
 use super::connections::BeyondLimit;
 #[cfg(debug_assertions)]
 use super::debug;
@@ -23,7 +24,7 @@ use super::llama_cpp;
 use super::lora;
 use super::ollama;
 use super::openai::responses::{self, stored};
-use super::openai::{chat, completions, embeddings, transcriptions};
+use super::openai::{batches, chat, completions, embeddings, files, transcriptions};
 use super::options::LiveOptions;
 use super::ranking;
 use super::server::{Server, SharedServer};
@@ -47,9 +48,12 @@ pub(super) fn build(models: Models, live: LiveOptions, is_loopback: bool) -> Res
     let guard = Arc::new(Guard::new(&options, is_loopback));
     let cors = cors_layer(guard.clone());
     let server = Arc::new(Server::new(models, live));
+    let worker = batch_worker::start(options.batches.as_ref(), batch_routes(&server), options.max_body_bytes);
     let keyed = keyed_routes()
         .layer(middleware::from_fn_with_state(server.clone(), auth::require_key))
-        .layer(middleware::from_fn(refuse_beyond_limit));
+        .layer(middleware::from_fn(refuse_beyond_limit))
+        // Batches are answered for as long as the routes are served.
+        .layer(Extension(worker));
     let app = open_routes()
         .merge(keyed)
         .with_state(server)
@@ -61,6 +65,15 @@ pub(super) fn build(models: Models, live: LiveOptions, is_loopback: bool) -> Res
     let app = app.layer(middleware::from_fn(ollama::errors::encode));
     let app = app.layer(middleware::from_fn(telemetry::observe));
     Ok(app.layer(middleware::from_fn(anthropic::errors::encode)))
+}
+
+/// The routes for requests of batches, which come with their caller instead of a key.
+fn batch_routes(server: &Server) -> Router {
+    keyed_routes()
+        .with_state(Arc::new(server.for_batches()))
+        .layer(CatchPanicLayer::custom(answer_panic))
+        .layer(middleware::from_fn(telemetry::observe))
+        .layer(middleware::from_fn(anthropic::errors::encode))
 }
 
 /// Routes that never require a key.
@@ -91,6 +104,12 @@ fn keyed_routes() -> Router<SharedServer> {
         .route("/v1/responses/{id}", get(stored::show).delete(stored::delete))
         .route("/v1/responses/{id}/input_items", get(stored::input_items))
         .route("/v1/responses/{id}/cancel", post(stored::cancel))
+        .route("/v1/files", get(files::list).post(files::create))
+        .route("/v1/files/{id}", get(files::show).delete(files::delete))
+        .route("/v1/files/{id}/content", get(files::content))
+        .route("/v1/batches", get(batches::list).post(batches::create))
+        .route("/v1/batches/{id}", get(batches::show))
+        .route("/v1/batches/{id}/cancel", post(batches::cancel))
         .route("/v1/models", get(models::list))
         .route("/v1/models/", get(models::list))
         .route("/v1/models/{*id}", get(models::show))
@@ -104,6 +123,12 @@ fn keyed_routes() -> Router<SharedServer> {
         .route("/responses/{id}", get(stored::show).delete(stored::delete))
         .route("/responses/{id}/input_items", get(stored::input_items))
         .route("/responses/{id}/cancel", post(stored::cancel))
+        .route("/files", get(files::list).post(files::create))
+        .route("/files/{id}", get(files::show).delete(files::delete))
+        .route("/files/{id}/content", get(files::content))
+        .route("/batches", get(batches::list).post(batches::create))
+        .route("/batches/{id}", get(batches::show))
+        .route("/batches/{id}/cancel", post(batches::cancel))
         .route("/models/{*id}", get(models::show))
         .route("/models", get(models::report))
         .route("/models/load", post(models::load))

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::batch_worker::PRIORITY;
 use super::openai::responses::store::ResponseStore;
 use super::options::{LiveOptions, ServerOptions};
 use super::request_memory::RequestMemory;
 use crate::models::Models;
 use crate::serving::accept::ServingLimits;
+use crate::serving::batch::store::BatchStore;
+use crate::serving::batch::store::error::BatchStoreError;
 use crate::serving::error::ApiError;
 use crate::serving::served::Served;
 
@@ -17,6 +20,8 @@ pub(super) struct Server {
     options: LiveOptions,
     pub request_memory: Arc<RequestMemory>,
     pub responses: Arc<ResponseStore>,
+    /// Its requests are those of batches.
+    is_for_batches: bool,
     /// Start of the server, in seconds of Unix time.
     pub started: u64,
 }
@@ -27,7 +32,27 @@ impl Server {
     pub fn new(models: Models, options: LiveOptions) -> Self {
         let request_memory = RequestMemory::new(options.get().request_memory_bytes);
         let responses = ResponseStore::new(options.get().response_store_bytes);
-        Server { started: unix_seconds(), models, options, request_memory, responses }
+        Server { started: unix_seconds(), models, options, request_memory, responses, is_for_batches: false }
+    }
+
+    /// The same server for the requests of batches.
+    pub fn for_batches(&self) -> Self {
+        Server {
+            models: self.models.clone(),
+            options: self.options.clone(),
+            request_memory: self.request_memory.clone(),
+            responses: self.responses.clone(),
+            is_for_batches: true,
+            started: self.started,
+        }
+    }
+
+    /// The files and batches of clients.
+    ///
+    /// # Errors
+    /// [`BatchStoreError::Off`] when the server keeps none.
+    pub fn batches(&self) -> Result<Arc<BatchStore>, ApiError> {
+        Ok(self.options().batches.as_ref().ok_or(BatchStoreError::Off)?.store.clone())
     }
 
     /// The options that apply to a new request.
@@ -35,12 +60,13 @@ impl Server {
         self.options.get()
     }
 
-    /// The limits that apply to a new request.
+    /// The limits that apply to a new request. Those of batches run after the others, so their time says nothing about them.
     pub fn limits(&self) -> ServingLimits {
         let options = self.options();
+        let priority = if self.is_for_batches { PRIORITY } else { i32::MIN };
         ServingLimits {
-            highest_priority: options.highest_priority,
-            request_timeout: options.request_timeout,
+            highest_priority: options.highest_priority.max(priority),
+            request_timeout: options.request_timeout.filter(|_| !self.is_for_batches),
             media: options.media.clone(),
         }
     }

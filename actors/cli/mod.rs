@@ -7,6 +7,7 @@
 mod api_keys;
 mod async_runtime;
 mod batch;
+mod batches;
 pub mod bench;
 pub mod compare;
 mod completions;

@@ -30,6 +30,7 @@ use crate::recording::Recorder;
 use crate::trace::{self, Tracer};
 
 use super::api_keys::api_keys;
+use super::batches::batches;
 use super::found_model::FoundModel;
 use super::hints::over_budget;
 use super::media::MediaSettings;
@@ -56,7 +57,7 @@ Then, from another terminal:
   cuelight ps    the loaded models and their requests
 Or chat in a browser: http://127.0.0.1:8080
 
-APIs: OpenAI's (/v1/chat/completions, /v1/responses, /v1/completions, /v1/embeddings, /v1/models), Anthropic's (/v1/messages), Ollama's \
+APIs: OpenAI's (/v1/chat/completions, /v1/responses, /v1/completions, /v1/embeddings, /v1/batches, /v1/models), Anthropic's (/v1/messages), Ollama's \
 (/api), rerankers' (/v1/rerank, /v1/score), and llama.cpp's (/completion, /infill, /tokenize, /detokenize, /props, /slots). Also /models, /health, /ready and /metrics; \
 /openapi.json describes all of them.")]
 pub struct Args {
@@ -94,8 +95,14 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let metrics = Exposition::install(config.metrics_compat).map_err(CliError::other)?;
     let connections = open_files::connections(config.max_connections.map(NonZeroUsize::get))?;
     let kv_store = kv_store(config)?;
-    let process = ProcessOptions { metrics, connections, shared_blocks: kv_store.shared.clone() };
-    let options = LiveOptions::from(live_options(config, process)?);
+    let process = ServerOptions {
+        metrics: Some(metrics),
+        connections: ConnectionOptions { max_connections: connections, ..ConnectionOptions::default() },
+        shared_blocks: kv_store.shared.clone(),
+        batches: batches(config)?,
+        ..ServerOptions::default()
+    };
+    let options = LiveOptions::from(live_options(config, &process)?);
     let tracer = trace::start(config.trace_file.as_deref(), config.otlp_endpoint.as_ref().map(|url| url.0.as_str()))
         .map_err(CliError::other)?;
     let runtime = async_runtime::tokio_runtime()?;
@@ -118,12 +125,8 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
 /// is logged, and the server continues with the one that it has.
 async fn reload_on_hangup(live: LiveOptions, source: ConfigSource) {
     while async_runtime::hangup().await.is_ok() {
-        let ServerOptions { metrics, connections, shared_blocks, .. } = &*live.get();
-        let Some(metrics) = metrics.clone() else { return };
-        let (connections, shared_blocks) = (connections.max_connections, shared_blocks.clone());
         let read = source.resolve().map_err(CliError::from);
-        let process = ProcessOptions { metrics, connections, shared_blocks };
-        match read.and_then(|read| live_options(&read.config, process)) {
+        match read.and_then(|read| live_options(&read.config, &live.get())) {
             Ok(options) => {
                 live.replace(options);
                 tracing::info!("the configuration was reloaded");
@@ -133,18 +136,16 @@ async fn reload_on_hangup(live: LiveOptions, source: ConfigSource) {
     }
 }
 
-/// What a reload of the configuration does not change.
-struct ProcessOptions {
-    metrics: Exposition,
-    connections: usize,
-    shared_blocks: Option<SharedBlocks>,
-}
-
-fn live_options(config: &Config, process: ProcessOptions) -> Result<ServerOptions, CliError> {
-    let ProcessOptions { metrics, connections: max_connections, shared_blocks } = process;
+/// The options that the configuration sets. Those of the process stay as they are.
+fn live_options(config: &Config, process: &ServerOptions) -> Result<ServerOptions, CliError> {
     let options = server_options(config)?;
-    let connections = ConnectionOptions { max_connections, ..options.connections };
-    Ok(ServerOptions { connections, shared_blocks, metrics: Some(metrics), ..options })
+    Ok(ServerOptions {
+        connections: ConnectionOptions { max_connections: process.connections.max_connections, ..options.connections },
+        shared_blocks: process.shared_blocks.clone(),
+        batches: process.batches.clone(),
+        metrics: process.metrics.clone(),
+        ..options
+    })
 }
 
 /// What records requests, if they are recorded.

@@ -328,6 +328,10 @@ settings! { |home|
         media_host: Vec<String> = Vec::new(), "HOST[:PORT]";
         /// Memory for the responses of the Responses API that are kept for later requests, like 256MiB, or 0 to keep none; if not set, 64MiB, or a 128th of the memory if that is less.
         response_store: Option<ByteSize> = None, "SIZE", advanced = true;
+        /// Directory for the files and batches that clients send to be answered while the server has time; if not set, none are accepted.
+        batches: Option<PathBuf> = None, "DIR";
+        /// Most space in `batches` for the files of all clients, like 100GiB.
+        batches_disk: ByteSize = ByteSize(4 << 30), "SIZE", advanced = true;
         /// Most connections of clients at the same time; if not set, as many as the limit on open files allows.
         max_connections: Option<NonZeroUsize> = None, "N", advanced = true;
         /// How long a client may take to send the headers of a request.

@@ -275,6 +275,10 @@ catalogue! {
     REQUEST_MEMORY_LIMIT: Gauge, "cuelight_request_memory_limit_bytes" [];
     /// Memory of the responses that the Responses API keeps for its clients, in bytes.
     RESPONSE_STORE: Gauge, "cuelight_response_store_bytes" [];
+    /// Batches of clients that are kept, by status, with the names of OpenAI's API.
+    BATCHES: Gauge, "cuelight_batches" ["status"];
+    /// Requests of batches that got their line in the answers, by outcome: succeeded, failed, expired or cancelled.
+    BATCH_REQUESTS: Counter, "cuelight_batch_requests_total" ["outcome"];
 
     // The process.
     /// Log lines that could not be written, because standard error is closed, full or not read.

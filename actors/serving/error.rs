@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde_json::{Value, json};
 
+use super::batch::store::error::BatchStoreError;
 use crate::core::request::{GenerationError, SubmitError};
 use crate::models::{DeleteError, ModelsError, StoreError};
 
@@ -47,6 +48,9 @@ pub enum ApiError {
     /// A model is not downloaded or deleted.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A file or a batch of a client is not kept or found.
+    #[error(transparent)]
+    Batches(#[from] BatchStoreError),
     /// The client has no stored response with this id.
     #[error("there is no stored response `{0}`; it may have made way for newer ones")]
     ResponseNotFound(String),
@@ -168,6 +172,7 @@ impl ApiError {
             }
             ApiError::Model(error) => model_wire(error),
             ApiError::Store(error) => store_wire(error),
+            ApiError::Batches(error) => batches_wire(error),
             ApiError::NotFound(_) => wire(StatusCode::NOT_FOUND, "not_found_error", "not_found"),
             ApiError::ResponseNotFound(_) => wire(StatusCode::NOT_FOUND, "not_found_error", "response_not_found"),
             ApiError::PreviousResponseNotFound(_) => invalid("previous_response_not_found"),
@@ -237,6 +242,8 @@ impl ApiError {
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => true,
             // The same request under the same constraint fails again.
             _ if matches!(self, ApiError::Generation(GenerationError::Constraint(_))) => false,
+            // Space is free when files are deleted or expire, which takes long.
+            StatusCode::INSUFFICIENT_STORAGE => false,
             status => status.is_server_error() && !matches!(self, ApiError::Model(ModelsError::NotLoaded(_))),
         }
     }
@@ -290,6 +297,24 @@ fn store_wire(error: &StoreError) -> Wire {
         StoreError::Failed(_) | StoreError::Cancelled => {
             wire(StatusCode::INTERNAL_SERVER_ERROR, "server_error", "pull_failed")
         }
+    }
+}
+
+fn batches_wire(error: &BatchStoreError) -> Wire {
+    match error {
+        BatchStoreError::Off => wire(StatusCode::FORBIDDEN, "permission_error", "batches_not_allowed"),
+        BatchStoreError::NoFile(_) => wire(StatusCode::NOT_FOUND, "not_found_error", "file_not_found"),
+        BatchStoreError::NoBatch(_) => wire(StatusCode::NOT_FOUND, "not_found_error", "batch_not_found"),
+        BatchStoreError::FileTooLarge(_) => {
+            wire(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large", "request_too_large")
+        }
+        BatchStoreError::DiskFull(_) => {
+            wire(StatusCode::INSUFFICIENT_STORAGE, "insufficient_storage", "insufficient_storage")
+        }
+        BatchStoreError::FileInUse { .. } => wire(StatusCode::CONFLICT, "conflict_error", "file_in_use"),
+        BatchStoreError::NotEnded(_) => invalid("batch_not_ended"),
+        BatchStoreError::Ended(_) => invalid("batch_ended"),
+        BatchStoreError::Io => wire(StatusCode::INTERNAL_SERVER_ERROR, "server_error", "internal_error"),
     }
 }
 

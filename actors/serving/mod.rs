@@ -10,12 +10,14 @@
 //!   [`media_insertion`]: their places in the prompt
 //! - [`accept`], [`constraint`], `bad_words`, `prompt_limit`, [`generations`], [`answers`]: the sequences and what they generate
 //! - [`embed`]: texts to vectors; [`score`]: texts to how relevant or similar they are; `vectors`: what both compute
+//! - [`batch`]: many requests from a file, which are sent to the routes of the API like those of clients
 //! - [`error`], [`blocking`], [`memory`]: leaves
 
 pub(crate) mod accept;
 pub(crate) mod answers;
 mod audio_file;
 mod bad_words;
+pub mod batch;
 pub(crate) mod blocking;
 mod blocks;
 pub(crate) mod chat_prompt;

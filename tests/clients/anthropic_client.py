@@ -7,6 +7,7 @@ Needs the `anthropic` package. Works with any model that has a chat template; no
 
 import json
 import sys
+import time
 
 import anthropic
 from anthropic import Anthropic
@@ -186,6 +187,28 @@ def an_abandoned_stream_leaves_room(client, model):
         next(iter(stream))
         stream.close()
     a_message_has_content_and_usage(client, model)
+
+
+@check
+def messages_are_answered_in_a_batch(client, model):
+    params = {"model": model, "max_tokens": 6, "messages": MESSAGES}
+    requests = [{"custom_id": "good", "params": params}, {"custom_id": "bad", "params": params | {"temperature": -1}}]
+    try:
+        batch = client.messages.batches.create(requests=requests)
+    except anthropic.PermissionDeniedError as error:
+        assert "--batches" in error.message, error
+        return
+    for _ in range(600):
+        batch = client.messages.batches.retrieve(batch.id)
+        if batch.processing_status == "ended":
+            break
+        time.sleep(0.1)
+    assert (batch.request_counts.succeeded, batch.request_counts.errored) == (1, 1), batch
+    results = {line.custom_id: line.result for line in client.messages.batches.results(batch.id)}
+    assert results["good"].message.usage.output_tokens > 0 and results["good"].message.content
+    assert results["bad"].error.error.type == "invalid_request_error"
+    assert batch.id in [one.id for one in client.messages.batches.list()]
+    assert client.messages.batches.delete(batch.id).id == batch.id
 
 
 def main():

@@ -5,8 +5,10 @@ Usage: python tests/clients/openai_client.py http://127.0.0.1:8080/v1 [API_KEY]
 Needs the `openai` package. Works with any model that has a chat template; nothing is asserted about what it says.
 """
 
+import json
 import sys
 import threading
+import time
 from typing import Literal
 
 import openai
@@ -310,6 +312,44 @@ def texts_become_vectors(client, model):
     assert len(plain.data[0].embedding) == len(found.data[0].embedding)
     assert all(abs(a - b) < 1e-6 for a, b in zip(plain.data[0].embedding, found.data[0].embedding))
     assert len(client.embeddings.create(model=model, input="one text", dimensions=8).data[0].embedding) == 8
+
+
+@check
+def a_file_of_requests_is_answered(client, model):
+    requests = [
+        {
+            "custom_id": f"request-{number}",
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {"model": model, "messages": MESSAGES, "max_tokens": 4 + number, "temperature": 0},
+        }
+        for number in range(2)
+    ]
+    lines = "".join(json.dumps(request) + "\n" for request in requests)
+    try:
+        file = client.files.create(file=("requests.jsonl", lines.encode()), purpose="batch")
+    except openai.PermissionDeniedError as error:
+        assert error.code == "batches_not_allowed", error
+        return
+    assert file.purpose == "batch" and file.filename == "requests.jsonl" and file.bytes == len(lines)
+    assert file.id in [one.id for one in client.files.list()]
+    batch = client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h", metadata={"a": "b"}
+    )
+    for _ in range(600):
+        batch = client.batches.retrieve(batch.id)
+        if batch.status in ("completed", "failed"):
+            break
+        time.sleep(0.1)
+    assert batch.status == "completed" and batch.metadata == {"a": "b"}, batch
+    assert (batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed) == (2, 2, 0)
+    assert batch.usage.output_tokens > 0 and batch.error_file_id is None
+    answers = [json.loads(line) for line in client.files.content(batch.output_file_id).text.splitlines()]
+    assert sorted(answer["custom_id"] for answer in answers) == ["request-0", "request-1"]
+    assert all(answer["response"]["body"]["choices"][0]["message"]["content"] for answer in answers)
+    assert batch.id in [one.id for one in client.batches.list()]
+    for id in (file.id, batch.output_file_id):
+        assert client.files.delete(id).deleted
 
 
 def main():

@@ -44,12 +44,15 @@ pub(super) const CHAT: &str = "ChatCompletionRequest";
 pub(super) const COMPLETION: &str = "CompletionRequest";
 pub(super) const EMBEDDING: &str = "EmbeddingRequest";
 pub(super) const TRANSCRIPTION: &str = "TranscriptionRequest";
+pub(super) const FILE: &str = "FileRequest";
+pub(super) const BATCH: &str = "BatchRequest";
 pub(super) const RERANK: &str = "RerankRequest";
 pub(super) const SCORE: &str = "ScoreRequest";
 pub(super) const TEI_EMBED: &str = "TeiEmbedRequest";
 pub(super) const RESPONSE: &str = "ResponseRequest";
 pub(super) const ANTHROPIC: &str = "MessageRequest";
 pub(super) const ANTHROPIC_COUNT: &str = "CountTokensRequest";
+pub(super) const ANTHROPIC_BATCH: &str = "MessageBatchRequest";
 pub(super) const OLLAMA_CHAT: &str = "OllamaChatRequest";
 pub(super) const OLLAMA_GENERATE: &str = "OllamaGenerateRequest";
 pub(super) const OLLAMA_EMBED: &str = "OllamaEmbedRequest";
@@ -73,6 +76,8 @@ pub(super) const BODIES: &[Body] = &[
     Body { name: COMPLETION, groups: &[MODEL, TEXT, LIMITS, SAMPLING, EXTRA_SAMPLERS, REQUEST], required: &["prompt"] },
     Body { name: EMBEDDING, groups: &[MODEL, TO_VECTORS], required: &["input"] },
     Body { name: TRANSCRIPTION, groups: &[MODEL, AUDIO_FILE], required: &["file"] },
+    Body { name: FILE, groups: &[REQUESTS_FILE], required: &["file", "purpose"] },
+    Body { name: BATCH, groups: &[BATCHED], required: &["input_file_id", "endpoint", "completion_window"] },
     Body { name: RERANK, groups: &[MODEL, TO_ORDER, SCORING], required: &["query"] },
     Body { name: SCORE, groups: &[MODEL, TO_SCORES, SCORING], required: &["text_1", "text_2"] },
     Body { name: TEI_EMBED, groups: &[MODEL, TEI_TO_VECTORS], required: &["inputs"] },
@@ -83,6 +88,7 @@ pub(super) const BODIES: &[Body] = &[
         required: &["messages", "max_tokens"],
     },
     Body { name: ANTHROPIC_COUNT, groups: &[MODEL, ANTHROPIC_CONVERSATION], required: &["messages"] },
+    Body { name: ANTHROPIC_BATCH, groups: &[MESSAGE_BATCH], required: &["requests"] },
     Body { name: OLLAMA_CHAT, groups: &[MODEL, OLLAMA, OLLAMA_CONVERSATION], required: &["model", "messages"] },
     Body { name: OLLAMA_GENERATE, groups: &[MODEL, OLLAMA, OLLAMA_TEXT], required: &["model"] },
     Body { name: OLLAMA_EMBED, groups: &[MODEL, OLLAMA_TO_VECTORS, KEEP], required: &["model", "input"] },
@@ -148,6 +154,23 @@ const AUDIO_FILE: &[Field] = &[
     field("max_tokens", Integer, "Most tokens of the transcript."),
     field("stream", Boolean, "Send events while the transcript is written."),
 ];
+
+const REQUESTS_FILE: &[Field] = &[
+    field("file", Text, "The requests: a JSON object per line, with custom_id, method, url and body."),
+    field("purpose", Text, "batch."),
+    field("expires_after[anchor]", Text, "created_at."),
+    field("expires_after[seconds]", Integer, "How long the file is kept, 3600 to 2592000; default 2592000."),
+];
+
+const BATCHED: &[Field] = &[
+    field("input_file_id", Text, "The file of requests."),
+    field("endpoint", Text, "The route of all its requests."),
+    field("completion_window", Text, "24h."),
+    field("metadata", Object, "Repeated in the batch."),
+];
+
+const MESSAGE_BATCH: &[Field] =
+    &[field("requests", List, "Objects with custom_id and params, the fields of a request to /v1/messages.")];
 
 const TO_VECTORS: &[Field] = &[
     field("input", Any, "A text, a list of texts, a list of token ids, or a list of such lists."),

@@ -4,9 +4,9 @@ use utoipa::openapi::HttpMethod;
 use utoipa::openapi::HttpMethod::{Delete, Get, Post};
 
 use super::bodies::{
-    ANTHROPIC, ANTHROPIC_COUNT, CHAT, COMPLETION, DETOKENIZE, EMBEDDING, INFILL, LLAMA_COMPLETION, LORA, LORA_NAME,
-    MODEL_NAME, OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, OLLAMA_GENERATE, OLLAMA_PULL, RERANK, RESPONSE, SCORE,
-    TEI_EMBED, TOKENIZE, TRANSCRIPTION,
+    ANTHROPIC, ANTHROPIC_BATCH, ANTHROPIC_COUNT, BATCH, CHAT, COMPLETION, DETOKENIZE, EMBEDDING, FILE, INFILL,
+    LLAMA_COMPLETION, LORA, LORA_NAME, MODEL_NAME, OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, OLLAMA_GENERATE,
+    OLLAMA_PULL, RERANK, RESPONSE, SCORE, TEI_EMBED, TOKENIZE, TRANSCRIPTION,
 };
 
 /// The form of a successful answer.
@@ -111,10 +111,34 @@ pub(super) const OPERATIONS: &[Route] = &[
         method: Post,
         ..get("/v1/responses/{id}/cancel", OPENAI, "Is refused, because no response runs in the background.")
     },
+    get("/v1/files", OPENAI, "Lists the files of requests and answers."),
+    Route { content: FORM, ..post("/v1/files", OPENAI, FILE, Json, "Keeps a file of requests.") },
+    get("/v1/files/{id}", OPENAI, "Describes a file."),
+    Route { method: Delete, ..get("/v1/files/{id}", OPENAI, "Deletes a file.") },
+    Route { answer: Text, ..get("/v1/files/{id}/content", OPENAI, "Returns the content of a file.") },
+    get("/v1/batches", OPENAI, "Lists the batches."),
+    post("/v1/batches", OPENAI, BATCH, Json, "Answers the requests of a file, after those of other clients."),
+    get("/v1/batches/{id}", OPENAI, "Describes a batch."),
+    Route { method: Post, ..get("/v1/batches/{id}/cancel", OPENAI, "Cancels a batch.") },
     get("/v1/models", OPENAI, "Lists the models."),
     get("/v1/models/{id}", OPENAI, "Describes a model."),
     post("/v1/messages", ANTHROPICS, ANTHROPIC, JsonOrEvents, "Answers a conversation in Anthropic's protocol."),
     post("/v1/messages/count_tokens", ANTHROPICS, ANTHROPIC_COUNT, Json, "Counts the tokens of such a conversation."),
+    get("/v1/messages/batches", ANTHROPICS, "Lists the batches."),
+    post(
+        "/v1/messages/batches",
+        ANTHROPICS,
+        ANTHROPIC_BATCH,
+        Json,
+        "Answers many conversations, after those of others.",
+    ),
+    get("/v1/messages/batches/{id}", ANTHROPICS, "Describes a batch."),
+    Route { method: Delete, ..get("/v1/messages/batches/{id}", ANTHROPICS, "Deletes a batch and its answers.") },
+    Route { method: Post, ..get("/v1/messages/batches/{id}/cancel", ANTHROPICS, "Cancels a batch.") },
+    Route {
+        answer: Text,
+        ..get("/v1/messages/batches/{id}/results", ANTHROPICS, "Returns the answers, one per line.")
+    },
     get("/api/version", OLLAMA, "Returns a version of Ollama that has this protocol."),
     get("/api/tags", OLLAMA, "Lists the models."),
     get("/api/ps", OLLAMA, "Lists the loaded models."),

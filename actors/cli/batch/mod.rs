@@ -1,18 +1,13 @@
 //! `cuelight batch`: the answers to a file of requests, without a server.
 
-mod answers;
-mod requests;
-mod sender;
-
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, StreamExt};
+use tokio::sync::Semaphore;
 
-use self::answers::{Answer, Answers, Done};
-use self::requests::{BatchError, BatchRequest};
-use self::sender::Sender;
 use super::run::start;
 use super::served_name::served_name;
 use super::server_options::server_options;
@@ -21,6 +16,11 @@ use crate::api::{self, ServerOptions};
 use crate::config::flags::{Flags, ModelFlags};
 use crate::config::{Config, Given};
 use crate::models::Models;
+use crate::serving::batch::answer::{Answer, Usage};
+use crate::serving::batch::answers::{Answers, Done};
+use crate::serving::batch::error::BatchError;
+use crate::serving::batch::requests::{self, BatchRequest, Rules};
+use crate::serving::batch::sender::Sender;
 
 /// Answer the requests of a file, in the format of OpenAI's Batch API.
 #[derive(Debug, clap::Args)]
@@ -67,9 +67,10 @@ impl Args {
 /// # Errors
 /// [`CliError`] when a file or the model cannot be read, or a request failed.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
-    // A mistake in the last line is found before hours of answers.
-    let ids = requests::check(&args.requests).map_err(CliError::other)?;
     let options = server_options(&context.config)?;
+    // A mistake in the last line is found before hours of answers.
+    let rules = Rules { line_bytes: options.max_body_bytes, requests: usize::MAX, endpoint: None };
+    let ids = requests::check(&args.requests, &rules).map_err(CliError::other)?;
     let (answers, done) = Answers::open(&args.answers, &ids).map_err(CliError::other)?;
     let total = ids.len();
     if done.ids.len() == total {
@@ -82,11 +83,13 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let models = Models::of_any_name(started.runtime.clone(), &id);
     // Requests do not come from other programs, so they need no key.
     let options = ServerOptions { api_keys: Vec::new(), ..options };
-    let sender = Sender { router: api::models_router(models, options).map_err(CliError::other)? };
+    let router = api::models_router(models, options).map_err(CliError::other)?;
+    let slots = Arc::new(Semaphore::new(args.parallel(&context.config)));
+    let sender = Sender { router, slots, is_patient: false };
     let mut summary = Summary::of(&done, total);
     let ended = tokio.block_on(async {
         let ended = tokio::select! {
-            ended = answer_all(args, context, &sender, (answers, done), &mut summary) => ended,
+            ended = answer_all(args, (context, &rules), &sender, (answers, done), &mut summary) => ended,
             signal = async_runtime::stop_signal() => signal.and(Err(CliError::Interrupted)),
         };
         // Requests that were cancelled end before the model does, so that none is reported as failed.
@@ -102,7 +105,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
 /// Answers the requests that have no answer yet.
 async fn answer_all(
     args: &Args,
-    context: &Context,
+    (context, rules): (&Context, &Rules),
     sender: &Sender,
     (mut answers, done): (Answers, Done),
     summary: &mut Summary,
@@ -113,7 +116,7 @@ async fn answer_all(
         Ok(request) => !done.ids.contains(&request.custom_id),
         Err(_) => true,
     };
-    let requests = requests::read(&args.requests).map_err(CliError::other)?.filter(is_open);
+    let requests = requests::read(&args.requests, rules.line_bytes).map_err(CliError::other)?.filter(is_open);
     let answered = stream::iter(requests).map(async |request| Ok(sender.answer(request?).await));
     let mut answered = std::pin::pin!(answered.buffer_unordered(args.parallel(&context.config)));
     while let Some(answer) = answered.next().await {
@@ -146,7 +149,7 @@ impl Summary {
             total,
             before: done.ids.len(),
             now: 0,
-            failed: done.failed,
+            failed: done.tally.without_success(),
             prompt_tokens: 0,
             generated_tokens: 0,
             first_failure: done.first_failure.clone(),
@@ -155,8 +158,9 @@ impl Summary {
 
     fn add(&mut self, answer: &Answer) {
         self.now += 1;
-        self.prompt_tokens += answer.usage(["prompt_tokens", "input_tokens"]);
-        self.generated_tokens += answer.usage(["completion_tokens", "output_tokens"]);
+        let Usage { input, output, .. } = answer.usage();
+        self.prompt_tokens += input;
+        self.generated_tokens += output;
         if let Some(failure) = answer.failure() {
             self.failed += 1;
             self.first_failure.get_or_insert(failure);

@@ -5,59 +5,17 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-
-use super::requests::BatchError;
-
-/// The answer to a request: a line of the file.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Answer {
-    /// The number of the answer.
-    pub id: String,
-    /// The id of the request.
-    pub custom_id: String,
-    /// What the route answered.
-    pub response: Response,
-    /// Always `null`, as in OpenAI's format: an error of a route is a response.
-    #[serde(default)]
-    pub error: Option<Value>,
-}
-
-/// What a route answered.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Response {
-    /// The HTTP status.
-    pub status_code: u16,
-    /// The id of the request in logs.
-    pub request_id: String,
-    /// The answer or the error.
-    pub body: Value,
-}
-
-impl Answer {
-    /// The number of tokens in its usage that has one of these names.
-    pub fn usage(&self, names: [&str; 2]) -> u64 {
-        let usage = self.response.body.get("usage");
-        names.iter().find_map(|name| usage?.get(name)?.as_u64()).unwrap_or(0)
-    }
-
-    /// Why there is no answer, if the request failed.
-    pub fn failure(&self) -> Option<String> {
-        let Response { status_code, body, .. } = &self.response;
-        let message = body.pointer("/error/message").and_then(Value::as_str).unwrap_or("no reason was given");
-        (*status_code != 200).then(|| format!("{:?}: {message} (status {status_code})", self.custom_id))
-    }
-}
+use super::answer::{Answer, Tally};
+use super::error::BatchError;
 
 /// The answers that a file had.
 #[derive(Debug, Default)]
 pub struct Done {
     /// The ids of their requests.
     pub ids: HashSet<String>,
-    /// How many of the requests failed.
-    pub failed: usize,
-    /// Why the first one did.
+    /// How they ended.
+    pub tally: Tally,
+    /// Why the first one failed that did.
     pub first_failure: Option<String>,
 }
 
@@ -86,15 +44,24 @@ impl Answers {
         Ok((Answers { file, path: path.to_owned() }, done))
     }
 
-    /// Appends an answer.
+    /// Appends an answer, and returns the length of its line.
     ///
     /// # Errors
     /// [`BatchError::Io`] when it cannot be written.
-    pub fn write(&mut self, answer: &Answer) -> Result<(), BatchError> {
+    pub fn write(&mut self, answer: &Answer) -> Result<usize, BatchError> {
         let mut line = serde_json::to_vec(answer).expect("texts and numbers can be written as JSON");
         line.push(b'\n');
         // At once, so that at most the last line of a file is not whole.
-        self.file.write_all(&line).map_err(BatchError::io("write", &self.path))
+        self.file.write_all(&line).map_err(BatchError::io("write", &self.path))?;
+        Ok(line.len())
+    }
+
+    /// Waits until the answers are on the disk.
+    ///
+    /// # Errors
+    /// [`BatchError::Io`] when they cannot be written.
+    pub fn sync(&self) -> Result<(), BatchError> {
+        self.file.sync_all().map_err(BatchError::io("write", &self.path))
     }
 }
 
@@ -112,8 +79,8 @@ fn answers_in(file: &File, path: &Path, requests: &HashSet<String>) -> Result<(D
         if !requests.contains(&answer.custom_id) {
             return Err(other(format!(": there is no request {:?}", answer.custom_id)));
         }
+        done.tally.add(&answer);
         if let Some(failure) = answer.failure() {
-            done.failed += 1;
             done.first_failure.get_or_insert(failure);
         }
         done.ids.insert(answer.custom_id);
@@ -129,12 +96,13 @@ mod tests {
 
     use serde_json::json;
 
+    use super::super::answer::Response;
     use super::*;
 
     fn answer(custom_id: &str, status_code: u16) -> Answer {
         let body = json!({ "usage": { "input_tokens": 3 }, "error": { "message": "too long" } });
         let response = Response { status_code, request_id: "req_1".to_owned(), body };
-        Answer { id: "batch_req_1".to_owned(), custom_id: custom_id.to_owned(), response, error: None }
+        Answer { id: "batch_req_1".to_owned(), custom_id: custom_id.to_owned(), response: Some(response), error: None }
     }
 
     #[test]
@@ -153,7 +121,7 @@ mod tests {
         fs::write(&path, [&whole[..], &whole[..30]].concat()).unwrap();
         let (answers, done) = Answers::open(&path, &requests).unwrap();
         assert_eq!(done.ids, ["a", "b"].map(str::to_owned).into());
-        assert_eq!((done.failed, done.first_failure.unwrap().as_str()), (1, "\"a\": too long (status 400)"));
+        assert_eq!((done.tally.failed, done.first_failure.unwrap().as_str()), (1, "\"a\": too long (status 400)"));
         drop(answers);
         assert_eq!(fs::read(&path).unwrap(), whole);
     }
@@ -170,12 +138,5 @@ mod tests {
             assert!(error.contains(expected) && error.contains("name another file"), "{error}");
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
-    }
-
-    #[test]
-    fn usage_has_the_names_of_several_protocols() {
-        assert_eq!(answer("a", 200).usage(["prompt_tokens", "input_tokens"]), 3);
-        assert_eq!(answer("a", 200).usage(["completion_tokens", "output_tokens"]), 0);
-        assert_eq!(answer("a", 200).failure(), None);
     }
 }
