@@ -2,7 +2,7 @@
 //!
 //! The device is simulated: a step sleeps for the time that a model of a GPU gives. The experts are real kernels on this
 //! machine's cores with the shape of Qwen3 30B A3B, because the fixed overhead between device and experts must be compared with
-//! jobs of a real size. All layers share the weights of one layer, 340 MB that no CPU cache holds, and there are 12 layers instead
+//! jobs of a real size. All layers share the weights of one layer, 340 MB that no CPU cache holds, and there are 4 layers instead
 //! of 48. The executor, the scheduler and the Experts actor are the real ones.
 //!
 //! `cargo test --release --test overlap -- --ignored --nocapture`; with `CUELIGHT_TEST_TRACE=FILE` it writes a timeline.
@@ -37,7 +37,7 @@ const INTERMEDIATE: usize = 768;
 const TOKENS: usize = 48;
 const N_EXPERTS: usize = 128;
 const TOP_K: usize = 8;
-const LAYERS: usize = 12;
+const LAYERS: usize = 4;
 const VOCABULARY: usize = 257;
 const STREAMS: usize = 8;
 
@@ -292,7 +292,7 @@ async fn a_device_and_experts_of_equal_duration_overlap() {
     tracer.finish();
     ratios.sort_by(f64::total_cmp);
     println!("overlap: {:.2} times the throughput (median)", ratios[ratios.len() / 2]);
-    // 1.66 on two idle cores; see the journal. On a busy machine the measured choice is at least not slower.
+    // 1.66 with 12 layers on two idle cores; see the journal. On a busy machine the measured choice is at least not slower.
     assert!(ratios[ratios.len() / 2] >= 0.95, "both modes were measured, and the slower one was kept");
 }
 

@@ -1,6 +1,7 @@
 //! Lists in parts, in the manner of OpenAI's API: `limit`, `order` and `after`.
 
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::serving::error::{ApiError, clip};
 
@@ -28,6 +29,21 @@ pub(super) struct Page<T> {
     pub items: Vec<T>,
     /// There are items behind these.
     pub has_more: bool,
+}
+
+impl<T> Page<T> {
+    /// The object of the list without its `data`.
+    pub fn ends(&self, id: impl Fn(&T) -> &str) -> Value {
+        let [first_id, last_id] = [self.items.first(), self.items.last()].map(|item| item.map(&id));
+        json!({ "object": "list", "first_id": first_id, "last_id": last_id, "has_more": self.has_more })
+    }
+
+    /// The object of the list.
+    pub fn whole(&self, id: impl Fn(&T) -> &str, object: impl Fn(&T) -> Value) -> Value {
+        let mut list = self.ends(id);
+        list["data"] = self.items.iter().map(object).collect();
+        list
+    }
 }
 
 impl ListQuery {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::api::caller::Caller;
 use crate::api::extract::JsonBody;
 use crate::api::fields::{Fields, missing};
-use crate::api::listing::{Items, ListQuery, Page};
+use crate::api::listing::{Items, ListQuery};
 use crate::api::server::SharedServer;
 use crate::core::shared_limit::Client;
 use crate::serving::batch::answer::Usage;
@@ -85,10 +85,8 @@ pub(in crate::api) async fn list(
 ) -> Result<Json<Value>, ApiError> {
     let batches = server.batches()?.batches(&caller.owner(), Protocol::OpenAi);
     let list = Items { what: "a batch", default: 20, most: 100 };
-    let Page { items, has_more } = query.page(batches, |batch: &Arc<BatchRecord>| &batch.id, &list)?;
-    let [first_id, last_id] = [items.first(), items.last()].map(|batch| batch.map(|batch| batch.id.clone()));
-    let data: Vec<Value> = items.iter().map(|batch| object(batch)).collect();
-    Ok(Json(json!({ "object": "list", "data": data, "first_id": first_id, "last_id": last_id, "has_more": has_more })))
+    let page = query.page(batches, |batch: &Arc<BatchRecord>| &batch.id, &list)?;
+    Ok(Json(page.whole(|batch| &batch.id, |batch| object(batch))))
 }
 
 /// `GET /v1/batches/{id}`.

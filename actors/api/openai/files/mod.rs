@@ -16,7 +16,7 @@ use tokio::io::AsyncReadExt;
 
 pub(in crate::api) use self::upload::create;
 use crate::api::caller::Caller;
-use crate::api::listing::{Items, ListQuery, Page};
+use crate::api::listing::{Items, ListQuery};
 use crate::api::server::SharedServer;
 use crate::serving::batch::store::FileRecord;
 use crate::serving::blocking::on_blocking_thread;
@@ -38,10 +38,8 @@ pub(in crate::api) async fn list(
     let mut files = server.batches()?.files(&caller.owner());
     files.retain(|file| purpose.as_deref().is_none_or(|purpose| file.purpose.name() == purpose));
     let list = Items { what: "a file in this list", default: 10_000, most: 10_000 };
-    let Page { items, has_more } = query.page(files, |file: &Arc<FileRecord>| &file.id, &list)?;
-    let [first_id, last_id] = [items.first(), items.last()].map(|file| file.map(|file| file.id.clone()));
-    let data: Vec<Value> = items.iter().map(|file| object(file)).collect();
-    Ok(Json(json!({ "object": "list", "data": data, "first_id": first_id, "last_id": last_id, "has_more": has_more })))
+    let page = query.page(files, |file: &Arc<FileRecord>| &file.id, &list)?;
+    Ok(Json(page.whole(|file| &file.id, |file| object(file))))
 }
 
 /// `GET /v1/files/{id}`.

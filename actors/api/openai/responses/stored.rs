@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::store::{InputItem, StoredResponse};
 use crate::api::caller::Caller;
-use crate::api::listing::{Items, ListQuery, Page};
+use crate::api::listing::{Items, ListQuery};
 use crate::api::server::{Server, SharedServer};
 use crate::serving::error::{ApiError, clip};
 
@@ -58,11 +58,10 @@ pub(in crate::api) async fn input_items(
 ) -> Result<Response, ApiError> {
     let response = find(&server, &caller, &id)?;
     let list = Items { what: "an input item of this response", default: 20, most: 100 };
-    let Page { items, has_more } = query.page(response.input.iter().collect(), |item: &&InputItem| &item.id, &list)?;
-    let [first_id, last_id] = [items.first(), items.last()].map(|item| item.map(|item| item.id.as_str()));
-    let ends = json!({ "object": "list", "first_id": first_id, "last_id": last_id, "has_more": has_more });
-    let items: Vec<&Bytes> = items.into_iter().map(|item| &item.json).collect();
-    Ok(with_list(ends.to_string().into(), "data", &items))
+    let page = query.page(response.input.iter().collect(), |item: &&InputItem| &item.id, &list)?;
+    let ends = page.ends(|item| &item.id).to_string();
+    let items: Vec<&Bytes> = page.items.into_iter().map(|item| &item.json).collect();
+    Ok(with_list(ends.into(), "data", &items))
 }
 
 /// `POST /v1/responses/{id}/cancel`. Every stored response is complete.
