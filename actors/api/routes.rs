@@ -23,12 +23,10 @@ use super::kv_blocks;
 use super::llama_cpp;
 use super::lora;
 use super::ollama;
-use super::openai::responses::{self, stored};
-use super::openai::{batches, chat, completions, embeddings, files, transcriptions};
 use super::options::LiveOptions;
 use super::ranking;
 use super::server::{Server, SharedServer};
-use super::{anthropic, models, openapi, page, probes, telemetry, tokenize};
+use super::{anthropic, models, openai, openapi, page, probes, telemetry, tokenize};
 use crate::models::Models;
 use crate::pipeline::kv_store::BLOCKS_PATH;
 use crate::serving::error::{ApiError, clip};
@@ -95,40 +93,9 @@ fn open_routes() -> Router<SharedServer> {
 /// Routes that require a key when the server has keys.
 fn keyed_routes() -> Router<SharedServer> {
     Router::new()
-        .route("/v1/chat/completions", post(chat::create))
-        .route("/v1/completions", post(completions::create))
-        .route("/v1/embeddings", post(embeddings::create))
-        .route("/v1/audio/transcriptions", post(transcriptions::create))
-        .route("/v1/responses", post(responses::create))
-        .route("/v1/responses/input_tokens", post(responses::input_tokens))
-        .route("/v1/responses/{id}", get(stored::show).delete(stored::delete))
-        .route("/v1/responses/{id}/input_items", get(stored::input_items))
-        .route("/v1/responses/{id}/cancel", post(stored::cancel))
-        .route("/v1/files", get(files::list).post(files::create))
-        .route("/v1/files/{id}", get(files::show).delete(files::delete))
-        .route("/v1/files/{id}/content", get(files::content))
-        .route("/v1/batches", get(batches::list).post(batches::create))
-        .route("/v1/batches/{id}", get(batches::show))
-        .route("/v1/batches/{id}/cancel", post(batches::cancel))
         .route("/v1/models", get(models::list))
         .route("/v1/models/", get(models::list))
         .route("/v1/models/{*id}", get(models::show))
-        // For clients whose base URL lacks `/v1`.
-        .route("/chat/completions", post(chat::create))
-        .route("/completions", post(completions::create))
-        .route("/embeddings", post(embeddings::create))
-        .route("/audio/transcriptions", post(transcriptions::create))
-        .route("/responses", post(responses::create))
-        .route("/responses/input_tokens", post(responses::input_tokens))
-        .route("/responses/{id}", get(stored::show).delete(stored::delete))
-        .route("/responses/{id}/input_items", get(stored::input_items))
-        .route("/responses/{id}/cancel", post(stored::cancel))
-        .route("/files", get(files::list).post(files::create))
-        .route("/files/{id}", get(files::show).delete(files::delete))
-        .route("/files/{id}/content", get(files::content))
-        .route("/batches", get(batches::list).post(batches::create))
-        .route("/batches/{id}", get(batches::show))
-        .route("/batches/{id}/cancel", post(batches::cancel))
         .route("/models/{*id}", get(models::show))
         .route("/models", get(models::report))
         .route("/models/load", post(models::load))
@@ -140,6 +107,9 @@ fn keyed_routes() -> Router<SharedServer> {
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/tokenizer_info", get(tokenize::info))
+        .merge(openai::routes("/v1"))
+        // For clients whose base URL lacks `/v1`.
+        .merge(openai::routes(""))
         .merge(anthropic::routes())
         .merge(ollama::routes())
         .merge(llama_cpp::routes())
