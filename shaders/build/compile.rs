@@ -22,6 +22,9 @@ pub fn update(sources: &[PathBuf], hash: &str) -> Result<(), Box<dyn Error>> {
         let bytes: Vec<u8> = code.iter().flat_map(|word| word.to_le_bytes()).collect();
         binaries.push((Path::new(super::SPIRV).join(format!("{name}.spv")), bytes));
     }
+    if is_kept(&binaries, hash) {
+        return Ok(());
+    }
     // Only after all have compiled, so that what is kept belongs together.
     if fs::exists(super::SPIRV)? {
         fs::remove_dir_all(super::SPIRV)?;
@@ -31,6 +34,14 @@ pub fn update(sources: &[PathBuf], hash: &str) -> Result<(), Box<dyn Error>> {
         fs::write(file, bytes)?;
     }
     Ok(fs::write(super::SOURCES, hash)?)
+}
+
+/// Whether these binaries are kept already. Writing them again would compile all that contains them again.
+fn is_kept(binaries: &[(PathBuf, Vec<u8>)], hash: &str) -> bool {
+    let is_same = |(file, bytes): &(PathBuf, Vec<u8>)| fs::read(file).is_ok_and(|kept| kept == *bytes);
+    let files = fs::read_dir(super::SPIRV).map_or(0, Iterator::count);
+    let is_current = fs::read_to_string(super::SOURCES).is_ok_and(|kept| kept == hash);
+    is_current && files == binaries.len() + 1 && binaries.iter().all(is_same)
 }
 
 /// The SPIR-V words of one shader.
