@@ -186,7 +186,7 @@ async fn a_long_prompt_does_not_block_running_streams() {
     // The time per token of eight streams alone.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let arrival = Instant::now();
-    let long = server.stream(&chat(&text(1500, 99), 1)).await;
+    let long = server.stream(&chat(&text(1500, 99), 4)).await;
     is_over.store(true, Ordering::Relaxed);
     let prompt_tokens = long.usage["prompt_tokens"].as_u64().unwrap();
     assert!(prompt_tokens >= 1500, "{prompt_tokens}");
