@@ -39,22 +39,28 @@ fn routed() -> BTreeSet<String> {
                 continue;
             }
             for line in std::fs::read_to_string(&path).unwrap().lines() {
-                let Some((route, handlers)) =
-                    line.split_once(".route(\"").and_then(|(_, rest)| rest.split_once("\", "))
-                else {
-                    continue;
-                };
-                if ["refuse_", "page::", "debug::"].iter().any(|left_out| handlers.contains(left_out)) {
-                    continue;
-                }
-                for method in ["get", "post", "delete"].iter().filter(|method| handlers.contains(&format!("{method}(")))
-                {
-                    routes.insert(format!("{} {}", method.to_uppercase(), route.replace("{*", "{")));
-                }
+                routes.extend(routes_of(line));
             }
         }
     }
     routes
+}
+
+/// The routes of a line of source: one, or OpenAI's below each of their prefixes.
+fn routes_of(line: &str) -> Vec<String> {
+    let Some((_, call)) = line.split_once(".route(") else { return Vec::new() };
+    let plain = call.strip_prefix('"').and_then(|rest| rest.split_once("\", ")).map(|route| (route, &[""][..]));
+    let below = || call.strip_prefix("&at(\"")?.split_once("\"), ").map(|route| (route, &["", "/v1"][..]));
+    let Some(((route, handlers), prefixes)) = plain.or_else(below) else { return Vec::new() };
+    if ["refuse_", "page::", "debug::"].iter().any(|left_out| handlers.contains(left_out)) {
+        return Vec::new();
+    }
+    let methods = ["get", "post", "delete"].into_iter().filter(|method| handlers.contains(&format!("{method}(")));
+    let of_method = |method: &str| {
+        let (method, route) = (method.to_uppercase(), route.replace("{*", "{"));
+        prefixes.iter().map(move |prefix| format!("{method} {prefix}{route}")).collect::<Vec<_>>()
+    };
+    methods.flat_map(of_method).collect()
 }
 
 /// Whether a route without `/v1`, or with a final slash, is a second name of a described one.
