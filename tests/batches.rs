@@ -245,7 +245,16 @@ async fn a_wrong_upload_is_refused_and_leaves_nothing() {
 async fn a_wrong_line_is_named() {
     let (server, _directory) = start().await;
     for (file, line, expected) in [
-        (format!("{}{{\"custom_id\": 7}}\n", chats(1, 1)), json!(2), "line 2 is no request of this batch"),
+        (
+            format!("{}{{\"custom_id\": 7}}\n", chats(1, 1)),
+            json!(2),
+            "line 2 is no request of this batch: invalid type",
+        ),
+        (
+            "hello\n".to_owned(),
+            json!(1),
+            "line 1 is no request of this batch: it is not JSON: expected value at column 1",
+        ),
         (chats(1, 1) + &chats(1, 1), json!(2), "the same custom_id \"r0\""),
         (lines(&[request("a", "/v1/embeddings", json!({}))]), json!(1), "the endpoint of the batch is"),
         ("\n".to_owned(), json!(null), "the file has no requests"),

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde_json::error::Category;
+
 /// Why a file of requests or answers cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BatchError {
@@ -100,6 +102,16 @@ pub enum RequestError {
 }
 
 impl RequestError {
+    /// What serde says of a line, without the number of the line, which is 1 because each is read by itself.
+    pub fn json(error: &serde_json::Error) -> Self {
+        let text = error.to_string();
+        let reason = text.rsplit_once(" at line ").map_or(&*text, |(reason, _)| reason);
+        RequestError::Json(match error.classify() {
+            Category::Data => reason.to_owned(),
+            _ => format!("it is not JSON: {reason} at column {}", error.column()),
+        })
+    }
+
     /// A word for programs.
     #[must_use]
     pub fn code(&self) -> &'static str {

@@ -145,7 +145,7 @@ impl Iterator for Requests {
 }
 
 fn parse(line: &[u8]) -> Result<BatchRequest, RequestError> {
-    let request: BatchRequest = serde_json::from_slice(line).map_err(|error| RequestError::Json(error.to_string()))?;
+    let request: BatchRequest = serde_json::from_slice(line).map_err(|error| RequestError::json(&error))?;
     if !(1..=LONGEST_ID).contains(&request.custom_id.len()) {
         return Err(RequestError::Id(LONGEST_ID));
     }
@@ -173,7 +173,7 @@ pub fn check_body(body: &RawValue) -> Result<(), RequestError> {
     if !body.starts_with('{') {
         return Err(RequestError::Body);
     }
-    let streaming: Streaming = serde_json::from_str(body).map_err(|error| RequestError::Json(error.to_string()))?;
+    let streaming: Streaming = serde_json::from_str(body).map_err(|error| RequestError::json(&error))?;
     match streaming.stream.map(RawValue::get) {
         Some("true") => Err(RequestError::Stream),
         _ => Ok(()),
