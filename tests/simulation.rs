@@ -678,7 +678,7 @@ async fn ten_thousand_requests_end_exactly_once_with_the_seed_of_the_day() {
     chaos(100 + test_seed() % 3, 10_000).await;
 }
 
-/// On a busy machine one run in some hundreds has other times, because sampling has threads of its own.
+/// Tried again: one run in over a hundred had other times, on a machine with other work. Why is not known.
 #[tokio::test(start_paused = true)]
 async fn a_run_is_determined_by_its_seed() {
     let first = chaos(77, 100).await;

@@ -14,6 +14,7 @@ pub mod panic_message;
 pub mod prefill_rows;
 pub mod prefix_scope;
 pub mod printable;
+pub mod private_directory;
 pub mod prompt_media;
 pub mod request;
 pub mod request_context;

@@ -8,8 +8,7 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
-/// The file by which a process, or a model, holds its directory.
-const LOCK: &str = "lock";
+use crate::core::private_directory;
 
 /// The file that says in words what a model's directory contains.
 const ABOUT: &str = "about.txt";
@@ -55,8 +54,8 @@ impl KvDirectory {
     /// [`DirectoryError`] when it cannot be made or another process has it.
     pub fn open(path: &Path) -> Result<Self, DirectoryError> {
         let failed = |source| DirectoryError::Io { path: path.to_owned(), source };
-        make_private(path).map_err(failed)?;
-        let lock = open_lock(path).map_err(failed)?;
+        private_directory::make(path).map_err(failed)?;
+        let lock = private_directory::open_lock(path).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => Ok(KvDirectory { path: path.to_owned(), _lock: Arc::new(lock) }),
             Err(TryLockError::WouldBlock) => Err(DirectoryError::Held { path: path.to_owned() }),
@@ -117,7 +116,7 @@ impl Unused {
     /// The directory of blocks at `path`. `None` when a model uses it, or it is something else.
     fn of(path: PathBuf) -> Option<Self> {
         let opened = fs::metadata(path.join(ABOUT)).and_then(|about| about.modified()).ok()?;
-        let lock = open_lock(&path).ok()?;
+        let lock = private_directory::open_lock(&path).ok()?;
         lock.try_lock().ok()?;
         Some(Unused { opened, bytes: bytes_in(&path).ok()?, path, _lock: lock })
     }
@@ -130,26 +129,13 @@ pub(super) struct BlockDirectory {
     _lock: File,
 }
 
-/// Makes a directory that only this user can read, because blocks contain what users wrote. One that is there stays as it is.
-fn make_private(path: &Path) -> io::Result<()> {
-    let mut builder = fs::DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(path)
-}
-
 /// Makes the directory of the blocks that `about` describes, if there is none, and locks it.
 fn open_blocks(path: &Path, about: &str) -> io::Result<BlockDirectory> {
-    make_private(path)?;
-    let lock = open_lock(path)?;
+    private_directory::make(path)?;
+    let lock = private_directory::open_lock(path)?;
     lock.lock()?;
     fs::write(path.join(ABOUT), about)?;
     Ok(BlockDirectory { path: path.to_owned(), _lock: lock })
-}
-
-fn open_lock(directory: &Path) -> io::Result<File> {
-    File::options().create(true).truncate(false).write(true).open(directory.join(LOCK))
 }
 
 /// The name of the directory of the blocks that `about` describes.

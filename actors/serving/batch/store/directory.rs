@@ -10,29 +10,19 @@ use super::catalogue::Catalogue;
 use super::disk::RECORD_BYTES;
 use super::error::DirectoryError;
 use super::file_record::FileRecord;
+use crate::core::private_directory;
 
 /// Makes a directory with its parts, if there is none, and takes it for this process until the file is dropped.
 pub(super) fn take(directory: &Path) -> Result<File, DirectoryError> {
     for path in [directory.to_owned(), directory.join("files"), directory.join("batches")] {
-        make_private(&path).map_err(DirectoryError::io(&path))?;
+        private_directory::make(&path).map_err(DirectoryError::io(&path))?;
     }
-    let path = directory.join("lock");
-    let lock = File::options().create(true).truncate(false).write(true).open(&path);
-    let lock = lock.map_err(DirectoryError::io(&path))?;
+    let lock = private_directory::open_lock(directory).map_err(DirectoryError::io(directory))?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => Err(DirectoryError::Held(directory.to_owned())),
-        Err(TryLockError::Error(source)) => Err(DirectoryError::io(&path)(source)),
+        Err(TryLockError::Error(source)) => Err(DirectoryError::io(directory)(source)),
     }
-}
-
-/// Makes a directory that only this user can read. One that is there stays as it is.
-fn make_private(path: &Path) -> io::Result<()> {
-    let mut builder = fs::DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(path)
 }
 
 /// Where the content of a file is.
