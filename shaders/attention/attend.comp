@@ -134,7 +134,7 @@ void main() {
     heads = min(HEADS, (kv_head + 1) * (n_heads / n_kv_heads) - first_head);
     if (!find_row(step, gl_WorkGroupID.y, row)) return;
     own_position = step.positions.at[row];
-    uvec2 seen = seen_by(step, row, window, chunk);
+    uvec2 seen = seen_by(step, row, window, kind_of_window);
     if (SELECTED) seen.y = min(seen.y, most_selected);
     uint first_piece = seen.x / PIECE_TOKENS;
     uint last_piece = (seen.y - 1) / PIECE_TOKENS;

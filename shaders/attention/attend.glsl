@@ -14,8 +14,8 @@ layout(push_constant, scalar) uniform Push {
     uint64_t selected;     // 0: none; else ascending positions of each row
     uint n_heads;
     uint n_kv_heads;
-    uint window;           // 0: none
-    uint chunk;            // 0: none
+    uint window;           // its positions
+    uint kind_of_window;   // 0: none; else see runs.glsl
     uint max_pieces;       // of a row, with SPLIT
     uint most_selected;    // positions of a row; 0: all
     float scale;

@@ -99,7 +99,7 @@ void stage_query() {
     uint row_and_head = row_of(own_query) * n_heads + head_of(own_query);
     float largest = 0.0;
     if (is_query(own_query)) {
-        seen = seen_by(step, row_of(own_query), window, chunk);
+        seen = seen_by(step, row_of(own_query), window, kind_of_window);
         for (uint quad = part; quad < 2 * KEY_OCTETS; quad += PARTS) {
             vec4 x = abs(scale * load_query(row_and_head, quad));
             largest = max(largest, max(max(x.x, x.y), max(x.z, x.w)));

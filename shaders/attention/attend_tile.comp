@@ -114,7 +114,7 @@ void weigh(uint start, inout Softmax softmax) {
     uint own = query * WEIGHTS_STRIDE;
     uvec2 visible = uvec2(0);
     if (is_query(query)) {
-        uvec2 seen = seen_by(step, row_of(query), window, chunk);
+        uvec2 seen = seen_by(step, row_of(query), window, kind_of_window);
         visible = clamp(seen, start, start + PIECE_TOKENS) - start;
     }
 

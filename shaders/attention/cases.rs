@@ -99,8 +99,8 @@ pub fn half_cases() -> Vec<Case> {
     cases
 }
 
-/// Sinks, slopes, keys and values of different lengths, values that are part of their keys, and chunks.
-fn other_forms() -> [Attention; 9] {
+/// Sinks, slopes, keys and values of different lengths, values that are part of their keys, and other windows.
+fn other_forms() -> [Attention; 11] {
     let unequal = |n_kv_heads, key_dim, value_dim| KvShape { value_dim, ..KvShape::grouped(n_kv_heads, key_dim) };
     [
         with_sinks(shaped(64, 2, 4, Some(128), None)),
@@ -108,8 +108,10 @@ fn other_forms() -> [Attention; 9] {
         of_shape(unequal(2, 192, 128), 1, None, None),
         with_sinks(of_shape(unequal(1, 24, 72), 5, Some(20), None)),
         of_shape(KvShape::latent(576, 512), 18, None, None),
-        in_chunks(shaped(32, 2, 2, None, None), 50),
-        in_chunks(shaped(16, 1, 4, None, None), 256),
+        within(Window::Chunk(50), shaped(32, 2, 2, None, None)),
+        within(Window::Chunk(256), shaped(16, 1, 4, None, None)),
+        within(Window::From(50), shaped(32, 2, 1, None, None)),
+        within(Window::Before(300), shaped(64, 2, 1, None, None)),
         with_slopes(shaped(32, 2, 3, None, None)),
         with_slopes(with_sinks(shaped(16, 1, 5, Some(100), Some(30.0)))),
     ]
@@ -234,9 +236,9 @@ pub(super) fn of_shape(kv: KvShape, group: usize, window: Option<usize>, softcap
     }
 }
 
-/// The same attention with chunks of `positions` positions.
-pub(super) fn in_chunks(attention: Attention, positions: usize) -> Attention {
-    Attention { window: Some(Window::Chunk(positions)), ..attention }
+/// The same attention with another window.
+pub(super) fn within(window: Window, attention: Attention) -> Attention {
+    Attention { window: Some(window), ..attention }
 }
 
 /// The same attention with sinks, some far below all scores and some above.

@@ -208,8 +208,10 @@ impl Division {
         const GROUPS_OF_UNIT: usize = 4;
         let mut division = Division::whole(attention, heads_of_row(attention.kv, device));
         let seen = match attention.window {
-            Some(Window::Last(positions) | Window::Chunk(positions)) => positions.min(context_tokens),
-            None => context_tokens,
+            Some(Window::Last(positions) | Window::Chunk(positions) | Window::Before(positions)) => {
+                positions.min(context_tokens)
+            }
+            Some(Window::From(_)) | None => context_tokens,
         };
         let (groups, busy) = (rows * division.tiles, GROUPS_OF_UNIT * device.busy_groups());
         let tokens_of_most = context_tokens.div_ceil((device.saturating_groups() / groups).max(1));
@@ -527,7 +529,7 @@ impl<'a> Run<'a> {
     ) -> Dispatch {
         let Run { attention, args, keys, values } = *self;
         let output = if division.split { args.scratch } else { args.outputs[0].region };
-        let [window, chunk] = Window::push(attention.window);
+        let [window, kind_of_window] = Window::push(attention.window);
         let selected = selected(attention, args);
         let push = Push::new()
             .address(args.inputs[0].region.address)
@@ -541,7 +543,7 @@ impl<'a> Run<'a> {
             .size(attention.n_heads)
             .size(attention.kv.n_kv_heads)
             .size(window)
-            .size(chunk)
+            .size(kind_of_window)
             .size(division.pieces)
             .size(attention.selects(args.context_tokens).unwrap_or(0))
             .float(attention.scale)
@@ -566,7 +568,7 @@ impl<'a> Run<'a> {
     fn merge(&self, division: &Division, rows: Rows) -> Option<Dispatch> {
         let (attention, args) = (self.attention, self.args);
         let output = args.outputs[0].region;
-        let [window, chunk] = Window::push(attention.window);
+        let [window, kind_of_window] = Window::push(attention.window);
         let push = Push::new()
             .address(args.scratch.address)
             .address(output.address)
@@ -574,7 +576,7 @@ impl<'a> Run<'a> {
             .address(sinks_address(attention, args))
             .size(attention.n_heads)
             .size(window)
-            .size(chunk)
+            .size(kind_of_window)
             .size(division.pieces)
             .size(attention.selects(args.context_tokens).unwrap_or(0));
         let mut constants = vec![(0, args.device.subgroup_size), rows.constant(), division.constant()];

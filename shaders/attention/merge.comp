@@ -17,7 +17,7 @@ layout(push_constant, scalar) uniform Push {
     uint64_t sinks;        // 0: none
     uint n_heads;
     uint window;
-    uint chunk;
+    uint kind_of_window;
     uint max_pieces;
     uint most_selected;    // 0: all
 };
@@ -29,7 +29,7 @@ void main() {
     uint row;
     uint head = gl_WorkGroupID.x;
     if (!find_row(step, gl_WorkGroupID.y, row)) return;
-    uvec2 seen = seen_by(step, row, window, chunk);
+    uvec2 seen = seen_by(step, row, window, kind_of_window);
     if (most_selected > 0) seen.y = min(seen.y, most_selected);
     uint last_piece = (seen.y - 1) / PIECE_TOKENS;
     for (uint quad = gl_LocalInvocationID.x; quad < VALUE_QUADS; quad += WORKGROUP_SIZE) {

@@ -39,6 +39,10 @@ pub enum Window {
     Last(usize),
     /// The positions of its own chunk, up to its own. The value is the number of positions of a chunk.
     Chunk(usize),
+    /// The positions from this one up to its own. A row before this position sees all up to its own.
+    From(usize),
+    /// The positions before this one, up to its own.
+    Before(usize),
 }
 
 impl Window {
@@ -48,15 +52,33 @@ impl Window {
         match self {
             Window::Last(positions) => (position + 1).saturating_sub(positions),
             Window::Chunk(positions) => position - position % positions.max(1),
+            Window::From(first) => {
+                if position < first {
+                    0
+                } else {
+                    first
+                }
+            }
+            Window::Before(_) => 0,
         }
     }
 
-    /// The two kinds in push constants: the size of the window and the size of a chunk, 0 for none.
+    /// The positions of `seen` that are before the end of the window.
+    fn cut(self, seen: Range<usize>) -> Range<usize> {
+        match self {
+            Window::Before(end) => seen.start..seen.end.min(end),
+            Window::Last(_) | Window::Chunk(_) | Window::From(_) => seen,
+        }
+    }
+
+    /// A window in push constants: its number of positions, and its kind (`attention/runs.glsl`).
     fn push(window: Option<Window>) -> [usize; 2] {
         match window {
             None => [0, 0],
-            Some(Window::Last(positions)) => [positions, 0],
-            Some(Window::Chunk(positions)) => [0, positions],
+            Some(Window::Last(positions)) => [positions, 1],
+            Some(Window::Chunk(positions)) => [positions, 2],
+            Some(Window::From(first)) => [first, 3],
+            Some(Window::Before(end)) => [end, 4],
         }
     }
 }
@@ -152,7 +174,9 @@ impl Attention {
                 return Err(ShapeError::Mismatch { op: "attention", what: what.into(), found, expected });
             }
         }
-        if let (true, Some(Window::Chunk(positions))) = (self.sees_later, self.window) {
+        if let (true, Some(Window::Chunk(positions) | Window::From(positions) | Window::Before(positions))) =
+            (self.sees_later, self.window)
+        {
             ShapeError::check("attention", "positions of a chunk of rows that see later rows", positions, 0)?;
         }
         if self.most_selected.is_some() {
@@ -185,7 +209,16 @@ impl Attention {
 
     /// The positions that the row at `position` of these rows of a sequence sees; the indices of its selected positions if
     /// these are selected.
-    fn visible(&self, position: usize, RowsInStep { sight, start, end }: RowsInStep) -> Range<usize> {
+    fn visible(&self, position: usize, rows: RowsInStep) -> Range<usize> {
+        let seen = self.visible_without_end(position, rows);
+        match self.window {
+            Some(window) => window.cut(seen),
+            None => seen,
+        }
+    }
+
+    /// The same as if no window ended before the row.
+    fn visible_without_end(&self, position: usize, RowsInStep { sight, start, end }: RowsInStep) -> Range<usize> {
         match (sight, self.each_other) {
             (Sight::Before, _) | (Sight::EachOther, EachOther::Before) => {}
             (Sight::EachOther, EachOther::All) => return self.first_visible(position).min(start)..end,
@@ -195,7 +228,7 @@ impl Attention {
         let after = match self.window {
             _ if !self.sees_later => self.most_selected.map_or(position + 1, |most| most.min(position + 1)),
             Some(Window::Last(positions)) => end.min(position + positions),
-            Some(Window::Chunk(_)) | None => end,
+            Some(Window::Chunk(_) | Window::From(_) | Window::Before(_)) | None => end,
         };
         self.first_visible(position)..after
     }

@@ -56,8 +56,8 @@ bool find_tile(uint tile) {
     heads = min(HEADS, (kv_head + 1) * group - first_head);
     if (step.runs == 0 || !find_rows(tile)) return false;
     first_position = step.positions.at[first_row];
-    first_seen = seen_by(step, first_row, window, chunk).x;
-    end_seen = seen_by(step, first_row + rows - 1, window, chunk).y;
+    first_seen = seen_by(step, first_row, window, kind_of_window).x;
+    end_seen = seen_by(step, first_row + rows - 1, window, kind_of_window).y;
     table_start = step.table_starts.at[step.sequences.at[first_row]];
     return true;
 }

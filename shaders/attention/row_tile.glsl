@@ -18,7 +18,7 @@ bool find_work(out uvec2 range, out uint piece) {
     if (!find_row(step, gl_WorkGroupID.y, row)) return false;
     own_position = step.positions.at[row];
     table_start = step.table_starts.at[step.sequences.at[row]];
-    range = seen_by(step, row, window, chunk);
+    range = seen_by(step, row, window, kind_of_window);
     if (SELECTED) range.y = min(range.y, most_selected);
     piece = (range.y - 1) / PIECE_TOKENS;
     if (!SPLIT) return true;

@@ -33,23 +33,30 @@ uint end_of_run(Step step, uint row) {
     return run_end(step, run);
 }
 
-// The first position that a row at `position` sees, with a window of the last `window` positions or with chunks of
-// `chunk` positions; 0: no such limit.
-uint first_in_sight(uint position, uint window, uint chunk) {
-    if (chunk > 0) return position - position % chunk;
-    return window > 0 && position + 1 > window ? position + 1 - window : 0;
+// The kinds of windows, as `Window` has them. 0: none.
+const uint WINDOW_LAST = 1;
+const uint WINDOW_CHUNK = 2;
+const uint WINDOW_FROM = 3;
+const uint WINDOW_BEFORE = 4;
+
+// The first position that a row at `position` sees.
+uint first_in_sight(uint position, uint window, uint kind) {
+    if (kind == WINDOW_CHUNK) return position - position % window;
+    if (kind == WINDOW_FROM) return position < window ? 0 : window;
+    return kind == WINDOW_LAST && position + 1 > window ? position + 1 - window : 0;
 }
 
 // The first position that a row sees, and the one after the last. With LATER, a window extends as far ahead as back.
-uvec2 seen_by(Step step, uint row, uint window, uint chunk) {
+uvec2 seen_by(Step step, uint row, uint window, uint kind) {
     uint position = step.positions.at[row];
     uint sequence = step.sequences.at[row];
     uint sight = step.sights.at[2 * sequence];
     uint start = step.sights.at[2 * sequence + 1];
-    uint first = first_in_sight(sight == SIGHT_CANVAS ? start : position, window, chunk);
+    uint end = kind == WINDOW_BEFORE ? window : ~0u;
+    uint first = first_in_sight(sight == SIGHT_CANVAS ? start : position, window, kind);
     if (sight == SIGHT_EACH_OTHER && EACH_OTHER == EACH_OTHER_ALL) first = min(first, start);
     if (sight == SIGHT_EACH_OTHER && EACH_OTHER == EACH_OTHER_BEFORE) sight = SIGHT_BEFORE;
-    if (!LATER && sight == SIGHT_BEFORE) return uvec2(first, position + 1);
-    uint after = position + end_of_run(step, row) - row;
-    return uvec2(first, window > 0 && sight == SIGHT_BEFORE ? min(after, position + window) : after);
+    if (!LATER && sight == SIGHT_BEFORE) return uvec2(first, min(position + 1, end));
+    uint after = min(position + end_of_run(step, row) - row, end);
+    return uvec2(first, kind == WINDOW_LAST && sight == SIGHT_BEFORE ? min(after, position + window) : after);
 }

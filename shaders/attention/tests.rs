@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::cases::{Sequences, in_chunks, of_shape, rounding, shaped, with_selection, with_sinks};
+use super::cases::{Sequences, of_shape, rounding, shaped, with_selection, with_sinks, within};
 use super::*;
 use crate::cpu::{ActivationBits, Kernel, Solo, Team};
 use crate::kv::BLOCK_TOKENS;
@@ -11,6 +11,12 @@ use crate::recurrent::StateCache;
 use crate::testing::{assert_close, supported_kernels, values};
 use crate::tuning::Tuning;
 use proptest::prelude::*;
+
+/// Windows of other kinds than the last positions, of fewer than `positions` positions.
+fn other_windows(positions: usize) -> impl Strategy<Value = Window> {
+    (prop::sample::select(vec![Window::Chunk, Window::From, Window::Before]), 1..positions)
+        .prop_map(|(window, positions)| window(positions))
+}
 
 /// Some sequences and their cache.
 struct World {
@@ -119,12 +125,12 @@ proptest! {
     #[test]
     fn chunks_and_neighbours_change_no_bit(
         head_dim in 1usize..40, window in prop::option::of(1usize..40), in_keys: bool, kv_type in prop::sample::select(KvType::ALL),
-        len in 2usize..70, cut in 1usize..69, chunk in prop::option::of(1usize..40), seed: u64,
+        len in 2usize..70, cut in 1usize..69, other in prop::option::of(other_windows(40)), seed: u64,
     ) {
         let cut = cut.min(len - 1);
         let shape = if in_keys { KvShape::latent(head_dim + 3, head_dim) } else { KvShape::grouped(2, head_dim) };
         let attention = with_sinks(of_shape(shape, 2, window, None));
-        let attention = if let Some(chunk) = chunk { in_chunks(attention, chunk) } else { attention };
+        let attention = if let Some(window) = other { within(window, attention) } else { attention };
         for kernel in supported_kernels() {
             let alone = World::new(attention.clone(), &[len, 50], kv_type, seed);
             let whole = alone.step(kernel, &[(0, 0..len)]);
@@ -167,13 +173,13 @@ proptest! {
     #[test]
     fn long_contexts_agree_with_the_reference_split_or_whole(
         group in 1usize..6, head_dim in prop::sample::select(&[16usize, 24, 130]),
-        window in prop::option::of(1usize..600), chunk in prop::option::of(1usize..600),
+        window in prop::option::of(1usize..600), other in prop::option::of(other_windows(600)),
         len in 240usize..800, rows in 1usize..4, kv_type in prop::sample::select(KvType::ALL), in_keys: bool, seed: u64,
     ) {
         let tolerance = rounding(kv_type);
         let shape = if in_keys { KvShape::latent(head_dim + 8, head_dim) } else { KvShape::grouped(2, head_dim) };
         let attention = with_sinks(of_shape(shape, group, window, None));
-        let attention = if let Some(chunk) = chunk { in_chunks(attention, chunk) } else { attention };
+        let attention = if let Some(window) = other { within(window, attention) } else { attention };
         for kernel in supported_kernels() {
             let world = World::new(attention.clone(), &[len, 20], kv_type, seed);
             let whole = world.step(kernel, &[(0, 0..len)]);
