@@ -455,12 +455,14 @@ pub struct HiddenLimits {
 }
 
 /// The embeddings that an engine takes in the place of those of tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EmbeddingLimits {
     /// Values of the embedding of a token.
     pub width: usize,
     /// How many of the first layers add values of their own to the rows that leave them (Qwen3-VL's "DeepStack").
     pub deep_layers: usize,
+    /// The rows of an encoder with which every sequence starts; 0 for a model that does not need any.
+    pub leading_rows: usize,
 }
 
 impl EmbeddingLimits {

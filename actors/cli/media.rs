@@ -104,7 +104,8 @@ fn with_encoder(directory: &Path) -> Option<PathBuf> {
     let parts = [&config, &config["thinker_config"]];
     let has_encoder =
         ["vision_config", "audio_config"].iter().any(|section| parts.iter().any(|part| part[*section].is_object()));
-    has_encoder.then(|| directory.to_owned())
+    let is_encoder_decoder = config["is_encoder_decoder"] == serde_json::Value::Bool(true);
+    (has_encoder || is_encoder_decoder).then(|| directory.to_owned())
 }
 
 /// Checks that the rows of a tower are those of a model.

@@ -115,6 +115,10 @@ impl AudioPreparation for Preparation {
         &self.0
     }
 
+    fn most_samples(&self) -> Option<usize> {
+        None
+    }
+
     /// One row for every 160 samples.
     fn prepare(&self, samples: &[f32]) -> Result<PreparedAudio, AudioError> {
         let rows = samples.len() / 160;

@@ -246,7 +246,7 @@ impl SimulatedModel {
     #[must_use]
     pub fn with_media(mut self, media: SimulatedMedia) -> Self {
         let width = media.images.as_ref().or(media.audio.as_ref()).map_or(0, |spec| spec.width);
-        self.limits.embeddings = Some(EmbeddingLimits { width, deep_layers: 0 });
+        self.limits.embeddings = Some(EmbeddingLimits { width, ..EmbeddingLimits::default() });
         self.media = Some(Arc::new(media));
         self
     }
@@ -336,7 +336,7 @@ impl ModelSource for SimulatedModel {
             embedding: self.embedding(),
             rerank_template: None,
             denoising: self.denoising,
-            sampling: RecommendedSampling { stated: self.sampling, warnings: Vec::new() },
+            sampling: RecommendedSampling { stated: self.sampling, ..RecommendedSampling::default() },
             stop: Vec::new(),
             system: None,
         };

@@ -89,6 +89,9 @@ pub trait AudioPreparation: Send + Sync {
     /// How the model takes audio.
     fn spec(&self) -> &MediaSpec;
 
+    /// The most samples of a clip; `None` if they are not limited.
+    fn most_samples(&self) -> Option<usize>;
+
     /// The spectrogram of a clip: its samples from -1 to 1, of one channel, [`SAMPLE_RATE`] of them a second.
     ///
     /// # Errors

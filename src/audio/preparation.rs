@@ -1,6 +1,6 @@
 //! Turns a clip into windows of its spectrogram, and says what stands for it in the prompt.
 
-use super::family::{Family, Silence};
+use super::family::{Family, Longest, Silence};
 use super::mel::{HOP, LogMel};
 use super::sizes::AudioSizes;
 use super::{AudioError, AudioPreparation, PreparedAudio, Window};
@@ -72,8 +72,16 @@ impl AudioPreparation for Preparation {
         &self.spec
     }
 
+    fn most_samples(&self) -> Option<usize> {
+        match self.family.longest {
+            Longest::Any => None,
+            Longest::Samples(most) => Some(most),
+            Longest::Window => Some(self.frames * HOP),
+        }
+    }
+
     fn prepare(&self, samples: &[f32]) -> Result<PreparedAudio, AudioError> {
-        if let Some(most) = self.family.most_samples.filter(|most| samples.len() > *most) {
+        if let Some(most) = self.most_samples().filter(|most| samples.len() > *most) {
             return Err(AudioError::TooLong { samples: samples.len(), most });
         }
         let frames = self.mel.spectrogram(&self.with_silence(samples));

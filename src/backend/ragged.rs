@@ -431,7 +431,8 @@ mod tests {
 
     #[test]
     fn given_embeddings_belong_to_rows_and_exist() {
-        let limits = EngineLimits { embeddings: Some(EmbeddingLimits { width: 2, deep_layers: 0 }), ..limits() };
+        let limits =
+            EngineLimits { embeddings: Some(EmbeddingLimits { width: 2, ..EmbeddingLimits::default() }), ..limits() };
         let given = |first, range| EmbeddingRows { first, values: [1.0, 2.0, 3.0, 4.0, 5.0, 6.0].into(), range };
         let of = |embeddings| SequenceRows { embeddings, ..rows(4, 0, &[0]) };
         let validated = |embeddings| validate(&Step { id: StepId(0), sequences: vec![of(embeddings)] }, &limits);
@@ -448,7 +449,8 @@ mod tests {
         let none = [0.0; 3];
         let expected = [none, none, [1.0, 3.0, 4.0], [1.0, 5.0, 6.0], none].concat();
         assert_eq!(step.graph_inputs(&limits), [expected]);
-        let deep = EngineLimits { embeddings: Some(EmbeddingLimits { width: 1, deep_layers: 1 }), ..limits };
+        let deep =
+            EngineLimits { embeddings: Some(EmbeddingLimits { width: 1, deep_layers: 1, leading_rows: 0 }), ..limits };
         let first = [0.0, 0.0, 0.0, 0.0, 1.0, 3.0, 1.0, 5.0, 0.0, 0.0];
         assert_eq!(step.graph_inputs(&deep), [&first[..], &[0.0, 0.0, 4.0, 6.0, 0.0]]);
     }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::Value as Json;
 
+use crate::engine::TokenId;
 use crate::format::gguf::write::GgufBuilder;
 use crate::format::gguf::{Metadata, Value};
 use crate::sample::{PartialSampling, RecommendedSampling};
@@ -96,7 +97,8 @@ fn read(names: &Names, path: &Path, config: &Json) -> RecommendedSampling {
         ),
     };
     let temperature = if reader.is_greedy() { Some(0.0) } else { stated.temperature };
-    RecommendedSampling { stated: PartialSampling { temperature, ..stated }, warnings: reader.warnings }
+    let banned_tokens = reader.tokens("suppress_tokens");
+    RecommendedSampling { stated: PartialSampling { temperature, ..stated }, banned_tokens, warnings: reader.warnings }
 }
 
 /// Reads values and collects warnings.
@@ -131,6 +133,16 @@ impl Reader<'_> {
         number
     }
 
+    /// A list of tokens. Some end with numbers below 0, which are none.
+    fn tokens(&mut self, key: &str) -> Vec<TokenId> {
+        let Some(value) = self.get(key) else { return Vec::new() };
+        let Some(list) = value.as_array().filter(|list| list.iter().all(Json::is_i64)) else {
+            self.warn(key, "a list of tokens");
+            return Vec::new();
+        };
+        list.iter().filter_map(|token| TokenId::try_from(token.as_i64()?).ok()).collect()
+    }
+
     fn is_greedy(&mut self) -> bool {
         let Some(value) = self.get("do_sample") else { return false };
         let is_greedy = *value == Json::Bool(false);
@@ -158,6 +170,13 @@ mod tests {
     use super::*;
     use crate::format::gguf::Gguf;
 
+    #[test]
+    fn tokens_of_a_list_are_banned() {
+        assert_eq!(read(json!({ "suppress_tokens": [3, 0, -1] })).banned_tokens, [3, 0]);
+        let wrong = read(json!({ "suppress_tokens": ["a"] }));
+        assert!(wrong.banned_tokens.is_empty() && wrong.warnings[0].contains("suppress_tokens"));
+    }
+
     fn read(config: Json) -> RecommendedSampling {
         of_json(Path::new("m/generation_config.json"), &config)
     }
@@ -173,7 +192,7 @@ mod tests {
         };
         let file = add_keys(&stated, GgufBuilder::new()).key("general.sampling.mirostat", 2_i32);
         let gguf = Gguf::from_bytes("m.gguf", file.build()).unwrap();
-        assert_eq!(of_gguf(&gguf), RecommendedSampling { stated, warnings: Vec::new() });
+        assert_eq!(of_gguf(&gguf), RecommendedSampling { stated, ..RecommendedSampling::default() });
 
         let file = GgufBuilder::new().key("general.sampling.temp", "hot").key("general.sampling.top_k", -1_i32);
         let read = of_gguf(&Gguf::from_bytes("m.gguf", file.build()).unwrap());
@@ -220,7 +239,7 @@ mod tests {
             ("repetition_penalty", json!(0)),
             ("do_sample", json!("x".repeat(1000))),
         ] {
-            let RecommendedSampling { stated, warnings } = read(json!({ key: value }));
+            let RecommendedSampling { stated, warnings, .. } = read(json!({ key: value }));
             assert_eq!(stated, PartialSampling::default(), "{key} {value}");
             assert_eq!(warnings.len(), 1, "{key} {value}");
             let warning = &warnings[0];

@@ -88,11 +88,11 @@ impl ModelCard {
 
 /// How to sample where a request says nothing.
 fn sampling(checkpoint: &dyn Checkpoint, options: &LoadOptions) -> RecommendedSampling {
-    let RecommendedSampling { stated, warnings } = match options.ignore_model_sampling {
+    let recommended = match options.ignore_model_sampling {
         true => RecommendedSampling::default(),
         false => options.recommended.sampling_over(checkpoint.sampling()),
     };
-    RecommendedSampling { stated: options.defaults.sampling.or(stated), warnings }
+    RecommendedSampling { stated: options.defaults.sampling.or(recommended.stated), ..recommended }
 }
 
 /// The layer that predicts one more token. That it cannot be built matters only to those who load it.

@@ -200,9 +200,11 @@ fn limits(model: &ModelGraph, options: &LoadOptions) -> EngineLimits {
         max_logits_rows: if is_only { 0 } else { max_logits_rows },
         hidden: HiddenLimits { width, max_rows, whole_sequences, all_rows: options.returns_hidden, reads },
         canvas: h.denoising.map(|rule| CanvasLimits { tokens: rule.tokens, width: h.hidden_size }),
-        embeddings: options
-            .takes_embeddings
-            .then_some(EmbeddingLimits { width: h.hidden_size, deep_layers: h.deep_layers }),
+        embeddings: options.takes_embeddings.then(|| EmbeddingLimits {
+            width: h.hidden_size,
+            deep_layers: h.deep_layers,
+            leading_rows: h.encoder_rows(),
+        }),
         device: String::new(),
     }
 }

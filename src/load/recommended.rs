@@ -26,7 +26,7 @@ impl Recommended {
     /// The sampling, where the file itself states `sampling`.
     #[must_use]
     pub fn sampling_over(&self, sampling: RecommendedSampling) -> RecommendedSampling {
-        let warnings = [sampling.warnings, self.sampling.warnings.clone()].concat();
-        RecommendedSampling { stated: self.sampling.stated.or(sampling.stated), warnings }
+        let warnings = [sampling.warnings.clone(), self.sampling.warnings.clone()].concat();
+        RecommendedSampling { stated: self.sampling.stated.or(sampling.stated), warnings, ..sampling }
     }
 }

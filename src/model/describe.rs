@@ -73,6 +73,8 @@ impl fmt::Display for AttentionLayer {
             Some(Window::Last(positions)) if self.sees_later => write!(f, ", window of {}", 2 * positions - 1)?,
             Some(Window::Last(positions)) => write!(f, ", window of {positions}")?,
             Some(Window::Chunk(positions)) => write!(f, ", chunks of {positions}")?,
+            Some(Window::From(first)) => write!(f, ", from position {first} on")?,
+            Some(Window::Before(rows)) => write!(f, ", to {rows} rows of the encoder")?,
             None => {}
         }
         if self.sees_later {

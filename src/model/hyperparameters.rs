@@ -18,6 +18,7 @@ mod recurrent;
 mod selection;
 mod windows;
 
+use cuelight_shaders::attention::Window;
 use cuelight_shaders::lanes::softplus;
 use cuelight_shaders::xielu::Xielu;
 
@@ -129,6 +130,18 @@ impl HyperParameters {
             learns_positions: checkpoint.tensor(POSITIONS).is_some(),
             hidden_size,
         })
+    }
+}
+
+impl HyperParameters {
+    /// The rows of an encoder with which every sequence starts; 0 if layers do not attend to any.
+    #[must_use]
+    pub fn encoder_rows(&self) -> usize {
+        let rows = |layer: &LayerSpec| match layer.mixer.attention()?.window {
+            Some(Window::Before(rows)) => Some(rows),
+            _ => None,
+        };
+        self.layers.iter().find_map(rows).unwrap_or(0)
     }
 }
 

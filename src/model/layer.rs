@@ -210,6 +210,8 @@ pub struct AttentionLayer {
     pub qk_norm: Option<QkNormKind>,
     /// The window; `None` for full attention.
     pub window: Option<Window>,
+    /// Whether the rows of an encoder enter as they were given, and not as the layers before left them.
+    pub reads_encoder: bool,
     /// Whether a row also sees the later rows of its sequence.
     pub sees_later: bool,
     /// What rows of media see that see each other.

@@ -12,6 +12,7 @@ use cuelight_shaders::add::Add;
 use cuelight_shaders::attention::{Attention, KvShape};
 use cuelight_shaders::clamp::Clamp;
 use cuelight_shaders::gate_rows::GateRows;
+use cuelight_shaders::given_rows::GivenRows;
 use cuelight_shaders::glu::{Activation, Glu};
 use cuelight_shaders::heads::{JoinHeads, SplitHeads};
 use cuelight_shaders::layer_norm::LayerNorm;
@@ -22,6 +23,7 @@ use cuelight_shaders::scale_columns::ScaleColumns;
 use super::alibi::slopes;
 use super::arch::{Gate, QkNormKind, Values};
 use super::builder::{BuildError, Builder};
+use super::error::ModelError;
 use super::layer::{AttentionLayer, Heads, LatentSizes, MixerSpec, PositionSelection};
 use crate::graph::ValueId;
 use rotation::rotate;
@@ -63,6 +65,7 @@ fn grouped_query_attention(
     if attention.reads_layer.is_some() {
         return attention_to_an_earlier_layer(builder, layer, attention, x);
     }
+    let x = if attention.reads_encoder { with_encoder_rows(builder, x)? } else { x };
     let ([query, key, value], gate) = project(builder, layer, attention.heads, x)?;
     let [query, key] = norm_queries_and_keys(builder, layer, attention, [query, key])?;
     let [query, key] = apply_positions(builder, layer, attention, [query, key])?;
@@ -75,6 +78,13 @@ fn grouped_query_attention(
         None => attended,
     };
     Ok(builder.linear(layer, &[("attn_output", builder.h.hidden_size)], attended)?[0])
+}
+
+/// The rows with those of the encoder as they were given.
+fn with_encoder_rows(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, BuildError> {
+    let architecture = &builder.h.architecture;
+    let given = builder.given.ok_or_else(|| ModelError::NoEncoder { architecture: architecture.clone() })?;
+    Ok(builder.graph.push_one(GivenRows, &[x, given])?)
 }
 
 /// The outputs of heads times a function of their gates, of which each value or each head has one.

@@ -175,6 +175,7 @@ fn build_ops(builder: &mut Builder<'_>, options: &BuildOptions) -> Result<Embedd
 fn take_embeddings(builder: &mut Builder<'_>, x: ValueId) -> Result<(ValueId, Vec<ValueId>), BuildError> {
     let width = builder.h.hidden_size;
     let given = builder.graph.take(width + 1);
+    builder.given = Some(given);
     let x = builder.graph.push_one(GivenRows, &[x, given])?;
     Ok((x, (0..builder.h.deep_layers).map(|_| builder.graph.take(width)).collect()))
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 use super::params::SamplingParams;
+use crate::engine::TokenId;
 
 /// The sampling parameters that a model may recommend, each stated or not.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -72,6 +73,8 @@ impl PartialSampling {
 pub struct RecommendedSampling {
     /// The parameters.
     pub stated: PartialSampling,
+    /// Tokens that never appear in answers.
+    pub banned_tokens: Vec<TokenId>,
     /// Which values cannot be used, each a sentence that names the file and the key.
     pub warnings: Vec<String>,
 }

@@ -39,10 +39,8 @@ import oracle
 import vision
 import vocabulary
 from checkpoint import Checkpoint, rope, sizes
+from clips import FRAMES, HOP, ROWS, clip
 
-HOP = 160
-ROWS = 48
-FRAMES = 2 * ROWS
 # Samples of each clip; the first is in the prompt. Less than a window, a whole one, more than one, and a few frames.
 CLIPS = (11000, FRAMES * HOP, 20000, 500)
 PROMPT = vision.PROMPT
@@ -328,12 +326,6 @@ MODELS = {
         is_whole=False,
     ),
 }  # fmt: skip
-
-
-def clip(samples: int) -> np.ndarray:
-    """[samples] in 16 bits: the formula of `tests/audio_encoders.rs`."""
-    index = np.arange(samples, dtype=np.int64)
-    return ((index * index * 7 + index * 13) % 2001 - 1000) * (1 + index // 700 % 4) * 8
 
 
 def spectrogram(audio: Audio, samples: int) -> torch.Tensor:

@@ -1,6 +1,8 @@
 //! Tiny models with an encoder of images or audio, and what is compared with transformers: what stands for an item in the prompt,
 //! and the log-probabilities of prompts with its rows.
 
+#![allow(dead_code)]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -64,7 +66,7 @@ pub fn text_of(parts: &[MediaPart], row_token: &str) -> String {
 pub struct ExpectedPrompt {
     /// The tokens, with the row token at each row.
     pub tokens: Vec<TokenId>,
-    /// Of each next token.
+    /// Of the last next tokens: where an encoder's rows are the first ones, of those after them.
     logprobs: Vec<f32>,
     /// The best tokens after the last one.
     top: Vec<(TokenId, f32)>,
@@ -91,9 +93,15 @@ pub fn distance(left: &[f32], right: &[f32]) -> f32 {
 impl ExpectedPrompt {
     /// The largest difference of a log-probability of the language model in this file.
     pub fn worst(&self, model: &Path, given: &GivenRows) -> f32 {
-        let found = log_probabilities(model, &self.tokens, given);
+        self.worst_with(&LoadOptions::new(model), given)
+    }
+
+    /// As [`ExpectedPrompt::worst`], of a model that is loaded with these options.
+    pub fn worst_with(&self, options: &LoadOptions, given: &GivenRows) -> f32 {
+        let found = log_probabilities(options, &self.tokens, given);
         let of_next = |(row, next): (&Vec<f32>, &TokenId)| row[*next as usize];
-        let of_next: Vec<f32> = found.iter().zip(&self.tokens[1..]).map(of_next).collect();
+        let of_next = found.iter().zip(&self.tokens[1..]).map(of_next);
+        let of_next: Vec<f32> = of_next.skip(self.tokens.len() - 1 - self.logprobs.len()).collect();
         let last = found.last().unwrap();
         let [top, expected_top] = [
             self.top.iter().map(|(token, _)| last[*token as usize]).collect::<Vec<f32>>(),
@@ -104,8 +112,8 @@ impl ExpectedPrompt {
 }
 
 /// The log-probabilities after each token of a prompt, whose rows have these embeddings.
-fn log_probabilities(model: &Path, tokens: &[TokenId], given: &GivenRows) -> Vec<Vec<f32>> {
-    let options = LoadOptions { kv_type: KvType::F32, threads: 2, takes_embeddings: true, ..LoadOptions::new(model) };
+fn log_probabilities(options: &LoadOptions, tokens: &[TokenId], given: &GivenRows) -> Vec<Vec<f32>> {
+    let options = LoadOptions { kv_type: KvType::F32, threads: 2, takes_embeddings: true, ..options.clone() };
     let mut engine = load::plan(&options).unwrap().load_engine(&mut |_| {}).unwrap();
     let block_table: Vec<u32> = (0..tokens.len().div_ceil(BLOCK_TOKENS) as u32).collect();
     let (mut first_position, mut used, mut all) = (0, 0, Vec::new());

@@ -2,7 +2,7 @@
 //!
 //! Source: Gemma Team 2026, "Gemma 4" and its reference code.
 
-use super::spec::{Family, Layers, Silence};
+use super::spec::{Family, Layers, Longest, Silence};
 use crate::audio::SAMPLE_RATE;
 use crate::audio::conformer::Conformer;
 use crate::audio::front::{AfterConvolution, Front, Squares};
@@ -40,7 +40,7 @@ pub(super) const FAMILY: Family = Family {
     tower: "Gemma 4 conformer",
     spectrogram: SPECTROGRAM,
     silence: Silence::UpTo(0),
-    most_samples: Some(30 * SAMPLE_RATE),
+    longest: Longest::Samples(30 * SAMPLE_RATE),
     front: Front::OverSquares(&FRONT),
     layers: Layers::Conformer(&CONFORMER),
     epsilon: Some(EPSILON),

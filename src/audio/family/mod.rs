@@ -7,12 +7,20 @@ mod qwen3a;
 mod spec;
 mod ultravox;
 mod voxtral;
+mod whisper;
 
-pub use spec::{Family, Layers, Positions, Silence};
+pub use spec::{Family, Layers, Longest, Positions, Silence};
 
 /// All families.
-pub const FAMILIES: &[&Family] =
-    &[&gemma4::FAMILY, &qwen2a::FAMILY, &qwen2_5o::FAMILY, &qwen3a::FAMILY, &ultravox::FAMILY, &voxtral::FAMILY];
+pub const FAMILIES: &[&Family] = &[
+    &gemma4::FAMILY,
+    &qwen2a::FAMILY,
+    &qwen2_5o::FAMILY,
+    &qwen3a::FAMILY,
+    &ultravox::FAMILY,
+    &voxtral::FAMILY,
+    &whisper::FAMILY,
+];
 
 /// The family of a projector.
 #[must_use]

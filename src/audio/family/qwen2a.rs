@@ -2,7 +2,7 @@
 //!
 //! Source: Chu et al. 2024, "Qwen2-Audio Technical Report".
 
-use super::spec::{Family, Layers, Positions, Silence};
+use super::spec::{Family, Layers, Longest, Positions, Silence};
 use crate::audio::front::Front;
 use crate::audio::mel::WHISPER;
 use crate::tower::head::HeadOp;
@@ -13,7 +13,7 @@ pub(super) const FAMILY: Family = Family {
     tower: "Whisper",
     spectrogram: WHISPER,
     silence: Silence::Unheard,
-    most_samples: None,
+    longest: Longest::Any,
     front: Front::OverTime(None),
     layers: Layers::Transformer(Positions::Table),
     epsilon: None,

@@ -2,7 +2,7 @@
 //!
 //! Source: Qwen Team 2026, "Qwen3-ASR Technical Report"; Qwen Team 2025, "Qwen3-Omni Technical Report".
 
-use super::spec::{Family, Layers, Positions, Silence};
+use super::spec::{Family, Layers, Longest, Positions, Silence};
 use crate::audio::front::{AfterConvolution, Front, Squares};
 use crate::audio::grid::{Joining, Taps};
 use crate::audio::mel::WHISPER;
@@ -27,7 +27,7 @@ pub(super) const FAMILY: Family = Family {
     tower: "Qwen 3 AuT",
     spectrogram: WHISPER,
     silence: Silence::UpTo(LEAST_SAMPLES),
-    most_samples: None,
+    longest: Longest::Any,
     front: Front::OverSquares(&FRONT),
     layers: Layers::Transformer(Positions::Sinusoids),
     epsilon: None,

@@ -17,8 +17,8 @@ pub struct Family {
     pub spectrogram: Spectrogram,
     /// What follows a clip that ends before its last window does.
     pub silence: Silence,
-    /// Most samples of a clip, if they are limited.
-    pub most_samples: Option<usize>,
+    /// The longest clip.
+    pub longest: Longest,
     /// The convolutions before the layers.
     pub front: Front,
     /// The layers.
@@ -56,6 +56,17 @@ pub enum Silence {
     None,
     /// Silence up to this number of samples, of which rows are made, too. What is left of a frame is not heard.
     UpTo(usize),
+}
+
+/// The longest clip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Longest {
+    /// It is not limited.
+    Any,
+    /// This number of samples.
+    Samples(usize),
+    /// One window.
+    Window,
 }
 
 /// The layers of an encoder.

@@ -5,7 +5,7 @@
 //!
 //! Source: `ultravox_model.py` of fixie-ai/ultravox-v0_5-llama-3_2-1b on the Hugging Face Hub.
 
-use super::spec::{Family, Layers, Positions, Silence};
+use super::spec::{Family, Layers, Longest, Positions, Silence};
 use crate::audio::front::Front;
 use crate::audio::mel::WHISPER;
 use crate::tower::head::HeadOp;
@@ -16,7 +16,7 @@ pub(super) const FAMILY: Family = Family {
     tower: "Whisper",
     spectrogram: WHISPER,
     silence: Silence::None,
-    most_samples: None,
+    longest: Longest::Any,
     front: Front::OverTime(None),
     layers: Layers::Transformer(Positions::Table),
     epsilon: None,

@@ -28,6 +28,12 @@ pub(super) struct Family {
     pub names: &'static [&'static [Rule]],
     /// Rules for tensors outside of layers that come before the common ones.
     pub outside: &'static [Rule],
+    /// The rules of each of the layers that one layer of its directories becomes. None if it becomes one layer.
+    pub parts_of_layer: &'static [&'static [Rule]],
+    /// How the names of tensors start that belong to another part of the model.
+    pub other_parts: &'static [&'static str],
+    /// The chat template of directories without one.
+    pub chat_template: Option<&'static str>,
     /// Names of values in its configs that most families have under the first name.
     pub aliases: &'static [(&'static str, &'static str)],
     /// Values that published configs leave out.
@@ -75,6 +81,9 @@ pub(super) const PLAIN: Family = Family {
     norms_lack_one: false,
     names: &[],
     outside: &[],
+    parts_of_layer: &[],
+    other_parts: &[],
+    chat_template: None,
     aliases: &[],
     defaults: &[],
     nested_defaults: &[],
@@ -88,6 +97,21 @@ pub(super) const PLAIN: Family = Family {
     rotated_parts: None,
     unit_rows: &[],
 };
+
+/// Rows of audio, the text before it, and the start of what is heard.
+const WHISPER_TEMPLATE: &str = "\
+{%- for message in messages %}{% for part in message.content if part.type == 'audio' %}<|startofaudio|>{% endfor %}{% endfor %}\
+{%- for message in messages %}{% for part in message.content if part.type == 'text' %}<|startofprev|> {{ part.text | trim }}\
+{%- endfor %}{% endfor %}{% if add_generation_prompt %}<|startoftranscript|>{% endif %}";
+
+/// Where configs of Whisper have the sizes of the decoder.
+const WHISPER_ALIASES: &[(&str, &str)] = &[
+    ("hidden_size", "d_model"),
+    ("num_attention_heads", "decoder_attention_heads"),
+    ("num_key_value_heads", "decoder_attention_heads"),
+    ("intermediate_size", "decoder_ffn_dim"),
+    ("hidden_act", "activation_function"),
+];
 
 /// The configs of models that also see have only what differs from the model of 4 billion weights.
 const GEMMA3_DEFAULTS: &[(&str, Literal)] = &[
@@ -512,6 +536,19 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { model_types: &["arcee"], architecture: "arcee", activations: RELU2, names: &[ROTARY], ..PLAIN },
     Family { model_types: &["dots1"], architecture: "dots1", ..PLAIN },
     Family { model_types: &["exaone_moe"], architecture: "exaone-moe", ..PLAIN },
+    Family {
+        model_types: &["whisper"],
+        architecture: "whisper",
+        activations: GELU,
+        outside: WHISPER_OUTSIDE,
+        parts_of_layer: WHISPER,
+        other_parts: &["model.encoder."],
+        chat_template: Some(WHISPER_TEMPLATE),
+        aliases: WHISPER_ALIASES,
+        defaults: &[("layer_norm_eps", Number(1e-5)), ("tie_word_embeddings", Bool(true))],
+        requires: &[("scale_embedding", &[Bool(false)])],
+        ..PLAIN
+    },
     Family {
         model_types: &["gpt2"],
         architecture: "gpt2",

@@ -123,6 +123,31 @@ pub(super) const GPT2: &[Rule] = &[
     ("mlp.c_proj.bias", "ffn_down.bias", &[]),
 ];
 
+/// Attention, attention to the rows of the encoder, and the feed-forward.
+pub(super) const WHISPER: &[&[Rule]] = &[
+    &[
+        ("self_attn_layer_norm", "attn_norm", &[]),
+        ("self_attn.q_proj", "attn_q", &[]),
+        ("self_attn.k_proj", "attn_k", &[]),
+        ("self_attn.v_proj", "attn_v", &[]),
+        ("self_attn.out_proj", "attn_output", &[]),
+    ],
+    &[
+        ("encoder_attn_layer_norm", "attn_norm", &[]),
+        ("encoder_attn.q_proj", "attn_q", &[]),
+        ("encoder_attn.k_proj", "attn_k", &[]),
+        ("encoder_attn.v_proj", "attn_v", &[]),
+        ("encoder_attn.out_proj", "attn_output", &[]),
+    ],
+    &[("final_layer_norm", "attn_norm", &[]), ("fc1", "ffn_up", &[]), ("fc2", "ffn_down", &[])],
+];
+
+pub(super) const WHISPER_OUTSIDE: &[Rule] = &[
+    ("embed_positions", "position_embd", &[Op::AfterEncoderRows]),
+    ("layer_norm", "output_norm", &[]),
+    ("proj_out", "output", &[]),
+];
+
 pub(super) const STARCODER: &[Rule] = &[
     ("ln_1", "attn_norm", &[]),
     ("ln_2", "ffn_norm", &[]),

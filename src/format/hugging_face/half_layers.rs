@@ -7,6 +7,9 @@ use super::error::HuggingFaceError;
 use super::families::HAS_EXPERTS;
 use super::keys::Keys;
 
+/// The list of what each layer consists of.
+pub(super) const LAYERS: &str = "layers_block_type";
+
 /// What a layer consists of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Half {
@@ -19,7 +22,7 @@ enum Half {
 /// The names of each half: a letter in older configs, words in newer ones.
 const NAMES: [(&[&str], Half); 4] = [
     (&["M", "mamba", "linear_attention"], Half::Recurrent),
-    (&["*", "attention", "full_attention"], Half::Attention),
+    (&["*", "attention", "full_attention", "cross_attention"], Half::Attention),
     (&["-", "mlp"], Half::Dense),
     (&["E", "moe"], Half::Experts),
 ];
@@ -39,7 +42,7 @@ fn half(name: &str) -> Option<Half> {
 
 /// What the config calls each layer.
 fn names(config: &Config) -> Option<Vec<String>> {
-    if let Some(list) = config.get("layers_block_type").and_then(Json::as_array) {
+    if let Some(list) = config.get(LAYERS).and_then(Json::as_array) {
         return Some(list.iter().map(|name| name.as_str().unwrap_or_default().to_owned()).collect());
     }
     let pattern = config.get("hybrid_override_pattern")?.as_str()?;
@@ -57,7 +60,7 @@ impl Keys<'_> {
             Some(Half::Attention) => Ok([size("num_key_value_heads")?, 0]),
             Some(Half::Dense) => Ok([0, size("intermediate_size")?]),
             Some(Half::Experts) => Ok([0, size("moe_intermediate_size")?]),
-            None => Err(self.config.wrong("layers_block_type", name, "mamba, attention, mlp or moe for each layer")),
+            None => Err(self.config.wrong(LAYERS, name, "mamba, attention, mlp or moe for each layer")),
         };
         let sizes = names.iter().map(sizes).collect::<Result<Vec<_>, _>>()?;
         let [kv_heads, widths] = [0, 1].map(|of| sizes.iter().map(|sizes| sizes[of]).collect::<Vec<u32>>());

@@ -127,6 +127,7 @@ impl<'a> Keys<'a> {
         keys.cutoffs()?;
         keys.activation_limits()?;
         keys.half_layers()?;
+        keys.cross_attention()?;
         keys.windows()?;
         keys.indexers()?;
         keys.deep_layers()?;

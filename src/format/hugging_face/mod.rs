@@ -10,7 +10,7 @@
 //! - [`table`]: the tensors and their bytes; `steps`, `row_order`, `transform`, `derived`: how bytes change
 //! - `origins`: the tensors as they are stored, and what becomes of each, for a copy of the directory
 //! - `described`: the config with what its family adds
-//! - [`keys`], [`rope`], `layer_sizes`, `half_layers`, `quantile`: from `config.json` to keys; `config`: its values as types
+//! - [`keys`], [`rope`], `layer_sizes`, `half_layers`, `encoder_decoder`, `quantile`: from `config.json` to keys; `config`: its values as types
 //! - `scalars`: tensors that become keys, and keys that become tensors
 //! - `adapter`: where adapters find a module's weight
 //! - `sentence`: how embeddings are made; `ranking`: which models are rerankers
@@ -23,6 +23,7 @@ mod config;
 mod denoising;
 mod derived;
 mod described;
+mod encoder_decoder;
 mod encoders;
 mod error;
 mod families;
@@ -140,7 +141,7 @@ impl Directory {
         let sampling = sampling::of_json(&path.join("generation_config.json"), &generation);
         denoising::add_keys(&mut keys, &generation)?;
         let text = Text::read(path, &config, &generation, &mut small)?;
-        add_templates(&mut keys, &text);
+        add_templates(&mut keys, &text, family.chat_template);
         let projections = sentence.projections.iter().flat_map(|(_, files)| files.mapped());
         let mapped = small.mapped.iter().map(|mapped| &**mapped).chain(files.mapped()).chain(projections);
         let mapped = ModelFiles::new(mapped);
@@ -223,12 +224,16 @@ impl fmt::Debug for Directory {
     }
 }
 
-fn add_templates(keys: &mut Keys<'_>, text: &Text) {
+/// Adds the chat templates of a directory, or that of its family.
+fn add_templates(keys: &mut Keys<'_>, text: &Text, of_family: Option<&str>) {
     let names = ["tokenizer.chat_template", "tokenizer.chat_template.tool_use"];
     for (key, template) in names.iter().zip(&text.templates) {
         if let Some(template) = template {
             keys.add_whole(key, template.as_str());
         }
+    }
+    if let (Some(template), [None, None]) = (of_family, &text.templates) {
+        keys.add_whole(names[0], template);
     }
 }
 

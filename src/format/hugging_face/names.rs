@@ -192,7 +192,7 @@ pub(super) fn fate(family: &Family, n_layers: usize, name: &str) -> Fate {
     if !own.is_empty() {
         return Fate::Targets(own);
     }
-    let starts = |text: &str| OTHER_PARTS.iter().any(|part| text.starts_with(part));
+    let starts = |text: &str| OTHER_PARTS.iter().chain(family.other_parts).any(|part| text.starts_with(part));
     if starts(name) || starts(short) || COMPUTED.iter().any(|end| name.ends_with(end)) {
         return Fate::Ignored;
     }
@@ -212,7 +212,14 @@ pub(super) fn fate(family: &Family, n_layers: usize, name: &str) -> Fate {
         };
     };
     let of_layer = family.names.iter().copied().chain([COMMON]);
+    let parts = family.parts_of_layer;
     match layer.parse::<usize>().map(|layer| first + layer) {
+        Ok(layer) if !parts.is_empty() && layer < n_layers / parts.len() => {
+            let of_part = |(part, rules): (usize, &&[Rule])| {
+                targets(&[rules], inner, &format!("blk.{}.", layer * parts.len() + part))
+            };
+            Fate::Targets(parts.iter().enumerate().flat_map(of_part).collect())
+        }
         Ok(layer) if layer < n_layers => {
             Fate::Targets(targets(&of_layer.collect::<Vec<_>>(), inner, &format!("blk.{layer}.")))
         }

@@ -33,6 +33,8 @@ pub(super) enum Op {
     ValueHeads { axis: usize, after_keys: bool },
     /// The rows from that of the first position on.
     FromFirstPosition,
+    /// One row for each row of the encoder before the others. They are not used: these rows are given.
+    AfterEncoderRows,
     /// The parts from `first` to before `end` of each group of rows, one part of all groups after the other.
     Ungroup { groups: Groups, first: usize, end: usize },
     /// Divides the outermost axis in two.

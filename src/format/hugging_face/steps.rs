@@ -24,6 +24,8 @@ pub struct HeadCounts {
     pub state_groups: usize,
     /// Experts.
     pub experts: usize,
+    /// Rows of the encoder before those of a decoder.
+    pub encoder_rows: usize,
     /// The sections of the rows of a state space's input: the length and the factor of each.
     pub state_sections: [(usize, f32); 5],
 }
@@ -40,6 +42,7 @@ impl HeadCounts {
             latent: [size("qk_nope_head_dim")?, size("v_head_dim")?],
             state_groups: size("mamba_n_groups")?,
             experts: size("num_experts")?,
+            encoder_rows: size("max_source_positions")?,
             state_sections: state_sections(config)?,
         })
     }
@@ -85,6 +88,7 @@ fn needed_step(op: Op, shape: &[usize], family: &Family, heads: &HeadCounts) -> 
             return Some(Step::Reshape([&[joined], rest].concat()));
         }
         Op::Divide(outer) => return divided(outer, shape, heads).map(Step::Reshape),
+        Op::AfterEncoderRows => (0, std::iter::repeat_n(0, heads.encoder_rows).chain(0..rows).collect()),
         Op::FromFirstPosition => (0, (family.first_position..rows).collect::<Vec<_>>()),
         Op::Half { part, axis } => {
             let axis = from_innermost(axis)?;

@@ -18,7 +18,7 @@ use crate::format::gguf::TensorInfo;
 use crate::format::safetensors::Safetensors;
 
 /// The ends of the names of output matrices.
-const OUTPUTS: [&str; 2] = ["lm_head.weight", "embed_out.weight"];
+const OUTPUTS: [&str; 3] = ["lm_head.weight", "embed_out.weight", "proj_out.weight"];
 
 /// A tensor and its bytes.
 pub(super) type Entry = (TensorInfo, SharedBytes);

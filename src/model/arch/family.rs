@@ -554,4 +554,7 @@ pub enum Windows {
         /// Positions in a chunk, unless the file has the key `attention.chunk_size`.
         positions: u32,
     },
+    /// Every sequence starts with the rows of an encoder, as many as the key `attention.encoder_rows` says. The layers that
+    /// the key `attention.cross_attention` lists attend to these, and the others to the rows after them.
+    EncoderOrText,
 }

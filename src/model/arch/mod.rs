@@ -91,6 +91,7 @@ mod stablelm;
 mod starcoder;
 mod starcoder2;
 mod step35;
+mod whisper;
 
 pub use family::{
     Alibi, AttentionScale, AttentionSpec, AxesOrder, Direction, EmbeddingNorm, EmbeddingScale, ExpertPlacement, Family,
@@ -187,6 +188,7 @@ pub const FAMILIES: &[&Family] = &[
     &falcon_h1::FAMILY,
     &nemotron_h::FAMILY,
     &nemotron_h_moe::FAMILY,
+    &whisper::FAMILY,
     &bert::FAMILY,
     &nomic_bert::FAMILY,
     &nomic_bert_moe::FAMILY,

@@ -45,6 +45,9 @@ impl Keys<'_> {
         direction: Direction,
         n_layers: usize,
     ) -> Result<Vec<Option<Window>>, ModelError> {
+        if windows == Windows::EncoderOrText {
+            return self.encoder_windows(n_layers);
+        }
         let stored = self.checkpoint.optional_u32(&self.name("attention.sliding_window"))?;
         let window = match windows {
             Windows::ChunksButEvery { .. } if stored == Some(0) => None,
@@ -69,6 +72,14 @@ impl Keys<'_> {
         let is_global = |layer: usize| global_every > 0 && layer % global_every == place.min(global_every - 1);
         Ok((0..n_layers).map(|layer| (!is_global(layer)).then_some(window)).collect())
     }
+
+    /// The rows of the encoder in layers of cross-attention, those after them in the others.
+    fn encoder_windows(&self, n_layers: usize) -> Result<Vec<Option<Window>>, ModelError> {
+        let rows = self.size("attention.encoder_rows")?;
+        let are_cross = self.bool_of_layers("attention.cross_attention", n_layers)?;
+        let window = |is_cross| if is_cross { Window::Before(rows) } else { Window::From(rows) };
+        Ok(are_cross.into_iter().map(|is_cross| Some(window(is_cross))).collect())
+    }
 }
 
 impl Direction {
@@ -87,7 +98,7 @@ impl Windows {
     fn global_every(self) -> Option<(usize, usize)> {
         const LAST: usize = usize::MAX;
         match self {
-            Windows::Never => None,
+            Windows::Never | Windows::EncoderOrText => None,
             Windows::EveryLayer => Some((0, LAST)),
             Windows::AllButEvery(layers) | Windows::ChunksButEvery { layers, .. } => Some((layers, LAST)),
             Windows::AllButFirstOf(layers) => Some((layers, 0)),

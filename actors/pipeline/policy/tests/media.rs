@@ -9,7 +9,7 @@ use crate::core::prompt_media::{EncodedMedia, MediaRun, PromptMedia};
 /// Values of a row.
 const WIDTH: usize = 2;
 
-pub(super) const EMBEDDINGS: EmbeddingLimits = EmbeddingLimits { width: WIDTH, deep_layers: 0 };
+pub(super) const EMBEDDINGS: EmbeddingLimits = EmbeddingLimits { width: WIDTH, deep_layers: 0, leading_rows: 0 };
 
 /// A media item of some rows, which differ from each other and from those of other media.
 fn media(number: u64, rows: usize) -> EncodedMedia {

@@ -30,6 +30,7 @@ pub(super) struct EncoderConfig {
     preprocessor_file: &'static str,
     /// The key of the encoder's config.
     section: &'static str,
+    is_in_root: bool,
     /// Numbers that the encoder's config may leave out.
     defaults: &'static [(&'static str, f64)],
 }
@@ -56,8 +57,9 @@ impl EncoderConfig {
         let section = section(family.kind);
         EncoderConfig {
             folder: PathBuf::new(),
-            encoder: model.get(section).cloned().unwrap_or_default(),
+            encoder: if family.is_in_root { model.clone() } else { model.get(section).cloned().unwrap_or_default() },
             model,
+            is_in_root: family.is_in_root,
             preprocessor: Json::Null,
             preprocessor_file: "",
             section,
@@ -82,7 +84,7 @@ impl EncoderConfig {
     }
 
     fn name(&self, place: Place, key: &str) -> String {
-        if place == Place::Encoder { format!("{}.{key}", self.section) } else { key.to_owned() }
+        if place == Place::Encoder && !self.is_in_root { format!("{}.{key}", self.section) } else { key.to_owned() }
     }
 
     /// The error of a value that is not computed.

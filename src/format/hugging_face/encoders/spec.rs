@@ -11,6 +11,8 @@ pub(super) struct EncoderFamily {
     pub encoder_type: Option<&'static str>,
     /// What it encodes.
     pub kind: MediaKind,
+    /// Whether its values are those of the whole config, without an object of their own.
+    pub is_in_root: bool,
     /// The value of `clip.projector_type`.
     pub projector: &'static str,
     /// The activation of its feed-forwards.

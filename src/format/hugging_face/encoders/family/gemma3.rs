@@ -9,6 +9,7 @@ pub(super) const FAMILY: EncoderFamily = EncoderFamily {
     model_types: &["gemma3"],
     encoder_type: None,
     kind: MediaKind::Image,
+    is_in_root: false,
     projector: "gemma3",
     activation: Activation { key: "hidden_act", known: &[("gelu_pytorch_tanh", vit::GELU)] },
     defaults: &[("layer_norm_eps", 1e-6)],

@@ -113,6 +113,7 @@ pub(super) const FAMILY: EncoderFamily = EncoderFamily {
     model_types: &["gemma4"],
     encoder_type: None,
     kind: MediaKind::Image,
+    is_in_root: false,
     projector: "gemma4v",
     activation: Activation { key: "hidden_activation", known: &[("gelu_pytorch_tanh", vit::GELU)] },
     defaults: &[

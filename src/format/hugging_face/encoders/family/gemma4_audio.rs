@@ -98,6 +98,7 @@ pub(super) const FAMILY: EncoderFamily = EncoderFamily {
     model_types: &["gemma4"],
     encoder_type: None,
     kind: MediaKind::Audio,
+    is_in_root: false,
     projector: "gemma4a",
     activation: Activation { key: "hidden_act", known: &[("silu", None)] },
     defaults: &[

@@ -8,6 +8,7 @@ pub(super) const FAMILY: EncoderFamily = EncoderFamily {
     model_types: &["idefics3", "smolvlm"],
     encoder_type: None,
     kind: MediaKind::Image,
+    is_in_root: false,
     projector: "idefics3",
     activation: Activation { key: "hidden_act", known: &[("gelu_pytorch_tanh", vit::GELU)] },
     defaults: &[

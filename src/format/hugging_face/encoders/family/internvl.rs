@@ -42,6 +42,7 @@ pub(super) const FAMILY: EncoderFamily = EncoderFamily {
     model_types: &["internvl"],
     encoder_type: None,
     kind: MediaKind::Image,
+    is_in_root: false,
     projector: "internvl",
     activation: Activation { key: "hidden_act", known: &[("gelu", vit::GELU)] },
     defaults: &[

@@ -59,6 +59,7 @@ pub(super) const FAMILY: EncoderFamily = EncoderFamily {
     model_types: &["lfm2_vl"],
     encoder_type: None,
     kind: MediaKind::Image,
+    is_in_root: false,
     projector: "lfm2",
     activation: Activation { key: "hidden_act", known: &[("gelu_pytorch_tanh", vit::GELU)] },
     defaults: &[

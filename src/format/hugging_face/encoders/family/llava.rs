@@ -15,6 +15,7 @@ pub(super) const FAMILY: EncoderFamily = EncoderFamily {
     model_types: &["llava"],
     encoder_type: None,
     kind: MediaKind::Image,
+    is_in_root: false,
     projector: "mlp",
     activation: Activation { key: "hidden_act", known: &[("quick_gelu", None), ("gelu", vit::GELU)] },
     defaults: &[

@@ -41,6 +41,7 @@ const FAMILIES: &[&EncoderFamily] = &[
     &qwen3_asr::FAMILY,
     &voxtral::FAMILY,
     &ultravox::FAMILY,
+    &whisper::FAMILY,
 ];
 
 /// The family of a value of `model_type`. `is_of` says whether a family's encoder is that of the directory.

@@ -66,6 +66,7 @@ pub(super) const OF_LLAVA: EncoderFamily = EncoderFamily {
     model_types: &["llava"],
     encoder_type: Some("pixtral"),
     kind: MediaKind::Image,
+    is_in_root: false,
     projector: "pixtral",
     activation: Activation { key: "hidden_act", known: &[("gelu", vit::GELU), ("silu", vit::SILU)] },
     defaults: &[

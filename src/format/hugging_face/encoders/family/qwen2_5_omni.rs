@@ -47,6 +47,7 @@ pub(super) const AUDIO: EncoderFamily = EncoderFamily {
     model_types: MODEL_TYPES,
     encoder_type: None,
     kind: MediaKind::Audio,
+    is_in_root: false,
     projector: "qwen2.5o",
     activation: whisper::ACTIVATION,
     defaults: &[

@@ -8,6 +8,7 @@ pub(super) const FAMILY: EncoderFamily = EncoderFamily {
     model_types: &["qwen2_audio"],
     encoder_type: None,
     kind: MediaKind::Audio,
+    is_in_root: false,
     projector: "qwen2a",
     activation: whisper::ACTIVATION,
     defaults: whisper::DEFAULTS,

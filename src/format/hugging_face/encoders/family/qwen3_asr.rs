@@ -41,6 +41,7 @@ pub(super) const FAMILY: EncoderFamily = EncoderFamily {
     model_types: &["qwen3_asr"],
     encoder_type: None,
     kind: MediaKind::Audio,
+    is_in_root: false,
     projector: "qwen3a",
     activation: whisper::ACTIVATION,
     defaults: &[("layer_norm_eps", 1e-5), ("num_mel_bins", 128.0)],

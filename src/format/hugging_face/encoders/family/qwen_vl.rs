@@ -115,6 +115,7 @@ pub(super) const QWEN2: EncoderFamily = EncoderFamily {
     model_types: &["qwen2_vl"],
     encoder_type: None,
     kind: MediaKind::Image,
+    is_in_root: false,
     projector: "qwen2vl_merger",
     activation: Activation { key: "hidden_act", known: &[("quick_gelu", None)] },
     defaults: DEFAULTS,

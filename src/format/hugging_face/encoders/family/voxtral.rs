@@ -9,6 +9,7 @@ pub(super) const FAMILY: EncoderFamily = EncoderFamily {
     model_types: &["voxtral"],
     encoder_type: None,
     kind: MediaKind::Audio,
+    is_in_root: false,
     projector: "voxtral",
     activation: whisper::ACTIVATION,
     defaults: whisper::DEFAULTS,

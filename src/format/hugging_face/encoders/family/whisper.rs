@@ -1,8 +1,25 @@
-//! What the encoders of Whisper have alike.
+//! Whisper, and what other models with its encoder have alike.
 
-use super::super::spec::{Activation, BLOCK_COUNT, HEAD_COUNT, KeyRule, Part, Place, Requirement, Source};
+use super::super::spec::{
+    Activation, BLOCK_COUNT, EncoderFamily, HEAD_COUNT, KeyRule, Part, Place, Requirement, Source,
+};
 use crate::format::hugging_face::rules::Literal::{Bool, Number};
 use crate::format::hugging_face::rules::Rule;
+use crate::media::MediaKind;
+
+pub(super) const FAMILY: EncoderFamily = EncoderFamily {
+    model_types: &["whisper"],
+    encoder_type: None,
+    kind: MediaKind::Audio,
+    is_in_root: true,
+    projector: "whisper",
+    activation: ACTIVATION,
+    defaults: DEFAULTS,
+    needs_preprocessor: false,
+    requires: &[PREPARED],
+    keys: &[COMMON, SIZES],
+    parts: &[LAYERS, OUTSIDE],
+};
 
 /// The only activation.
 pub(super) const ACTIVATION: Activation = Activation { key: "activation_function", known: &[("gelu", None)] };
@@ -32,7 +49,7 @@ pub(super) const SIZES: &[KeyRule] = &[
 ];
 
 pub(super) const LAYERS: Part = Part {
-    stored: &["audio_tower.layers.*."],
+    stored: &["audio_tower.layers.*.", "encoder.layers.*."],
     target: "a.blk.*.",
     numbers: None,
     rules: &[&[
@@ -49,7 +66,7 @@ pub(super) const LAYERS: Part = Part {
 };
 
 pub(super) const OUTSIDE: Part = Part {
-    stored: &["audio_tower."],
+    stored: &["audio_tower.", "encoder."],
     target: "a.",
     numbers: None,
     rules: &[&[
