@@ -83,8 +83,10 @@ pub(crate) async fn accept(
     let parts = encoded.iter().map(|item| item.parts.clone()).collect();
     // Before the constraint: what the template says about tools is the reason why a call cannot be required.
     let prompts = tokens_of(prompt, parts, &model, &options).await?;
+    check_leading_rows(&prompts, &model)?;
     let constraint = constraint::compile(&model, constraint, &output, &rules).await?;
     options.sampling.banned_sequences = bad_words(&mut options, constraint.is_some(), &model).await?;
+    options.sampling.banned_sequences.extend(model.card.sampling.banned_tokens.iter().map(|&token| vec![token]));
     let prediction = predicted_tokens(std::mem::take(&mut options.speculation.prediction), &model).await?;
     memory.shrink_to(memory.held().saturating_sub(body_bytes));
     let mut requests = Vec::with_capacity(sequences);
@@ -201,6 +203,19 @@ fn check_media(fields: &[MediaField], options: &GenerationOptions) -> Result<(),
     }
 }
 
+/// Checks that prompts start with the rows of the encoder to which the model attends.
+fn check_leading_rows(prompts: &[PromptTokens], model: &ServedModel) -> Result<(), ApiError> {
+    let rows = model.limits.embeddings.unwrap_or_default().leading_rows;
+    let starts =
+        |prompt: &PromptTokens| prompt.media.first().is_some_and(|span| span.position == 0 && span.rows.len() == rows);
+    if rows == 0 || prompts.iter().all(starts) {
+        return Ok(());
+    }
+    let message = "this model writes what it hears and nothing else: send it a recording, to /v1/audio/transcriptions or in \
+                   a message";
+    Err(ApiError::Unsupported { param: "model".to_owned(), message: message.to_owned() })
+}
+
 async fn tokens_of(
     prompt: PromptInput,
     media: Parts,
@@ -210,7 +225,7 @@ async fn tokens_of(
     let chat = match prompt {
         PromptInput::Plain { prompts, add_special } => return plain_tokens(prompts, model, add_special, options).await,
         PromptInput::Chat(chat) => *chat,
-        PromptInput::Transcription(request) => request.chat(TranscriptForm::of(&model.tokenizer))?,
+        PromptInput::Transcription(request) => request.chat(&TranscriptForm::of(model))?,
     };
     let mut tokens = chat.tokens(model, media).await?;
     if let Some(most) = options.prompt_limit(model.limits.context_tokens) {

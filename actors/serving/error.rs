@@ -218,7 +218,15 @@ impl ApiError {
         }
     }
 
-    fn retry_after(&self) -> Option<Duration> {
+    /// Whether there is no room for the request now.
+    pub fn is_overload(&self) -> bool {
+        let is_refused =
+            matches!(self, ApiError::Submit(SubmitError::Overloaded { .. } | SubmitError::QueueFull { .. }));
+        is_refused || matches!(self, ApiError::OutOfRequestMemory)
+    }
+
+    /// When a refused request may succeed.
+    pub fn retry_after(&self) -> Option<Duration> {
         match self {
             ApiError::Submit(
                 SubmitError::Overloaded { retry_after, .. }

@@ -42,6 +42,7 @@ pub(super) fn routes(prefix: &str) -> Router<SharedServer> {
         .route(&at("/completions"), post(completions::create))
         .route(&at("/embeddings"), post(embeddings::create))
         .route(&at("/audio/transcriptions"), post(transcriptions::create))
+        .route(&at("/audio/translations"), post(transcriptions::translate))
         .route(&at("/responses"), post(responses::create))
         .route(&at("/responses/input_tokens"), post(responses::input_tokens))
         .route(&at("/responses/{id}"), get(stored::show).delete(stored::delete))

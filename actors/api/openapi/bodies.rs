@@ -149,7 +149,7 @@ const AUDIO_FILE: &[Field] = &[
     field("file", Text, "The audio file: WAV, MP3, FLAC, Ogg Vorbis or AAC."),
     field("language", Text, "The language that is spoken."),
     field("prompt", Text, "Text before it, for spelling and style."),
-    field("response_format", Text, "json or text."),
+    field("response_format", Text, "json, text, verbose_json, srt or vtt."),
     field("temperature", Number, "0 for the most likely words, which is the default."),
     field("max_tokens", Integer, "Most tokens of the transcript."),
     field("stream", Boolean, "Send events while the transcript is written."),

@@ -95,6 +95,10 @@ pub(super) const OPERATIONS: &[Route] = &[
         content: FORM,
         ..post("/v1/audio/transcriptions", OPENAI, TRANSCRIPTION, JsonOrEvents, "Writes what is said in an audio file.")
     },
+    Route {
+        content: FORM,
+        ..post("/v1/audio/translations", OPENAI, TRANSCRIPTION, JsonOrEvents, "Writes the same in English.")
+    },
     post("/v1/rerank", RERANKING, RERANK, Json, "Orders documents by relevance; with texts as in TEI."),
     post("/rerank", RERANKING, RERANK, Json, "The same."),
     post("/v1/reranking", RERANKING, RERANK, Json, "The same."),

@@ -1,12 +1,26 @@
 //! How a model is asked to write what is said in audio, and how its answer is read.
+//!
+//! - [`languages`]: their codes and names
+//! - [`marks`]: the tokens around the words of models that hear a window at a time
+//! - [`recording`]: the windows of a recording; `windows`: where they end
 
-use cuelight_engine::format::tokenizer::Tokenizer;
+mod languages;
+pub(crate) mod marks;
+pub(crate) mod recording;
+mod windows;
+
+use std::sync::Arc;
+
+use cuelight_engine::engine::EmbeddingLimits;
 use cuelight_engine::media::MediaKind;
 use serde_json::{Value, json};
 
+use self::languages::{OF_QWEN_3_ASR, code_of, name_of};
+use self::marks::Marks;
 use super::chat_prompt::ChatPrompt;
-use super::error::{ApiError, clip};
+use super::error::ApiError;
 use super::media_source::MediaField;
+use crate::pipeline::runtime::ServedModel;
 
 /// What stands between the language and the text in the answers of models that only transcribe.
 const TAG: &str = "<asr_text>";
@@ -15,57 +29,43 @@ const LANGUAGE: &str = "language ";
 /// Most bytes before the tag.
 const MOST_HEADER: usize = 64;
 
-/// The languages of models that only transcribe: their codes and names.
-const LANGUAGES: &[(&str, &str)] = &[
-    ("ar", "Arabic"),
-    ("yue", "Cantonese"),
-    ("zh", "Chinese"),
-    ("cs", "Czech"),
-    ("da", "Danish"),
-    ("nl", "Dutch"),
-    ("en", "English"),
-    ("fil", "Filipino"),
-    ("fi", "Finnish"),
-    ("fr", "French"),
-    ("de", "German"),
-    ("el", "Greek"),
-    ("hi", "Hindi"),
-    ("hu", "Hungarian"),
-    ("id", "Indonesian"),
-    ("it", "Italian"),
-    ("ja", "Japanese"),
-    ("ko", "Korean"),
-    ("mk", "Macedonian"),
-    ("ms", "Malay"),
-    ("fa", "Persian"),
-    ("pl", "Polish"),
-    ("pt", "Portuguese"),
-    ("ro", "Romanian"),
-    ("ru", "Russian"),
-    ("es", "Spanish"),
-    ("sv", "Swedish"),
-    ("th", "Thai"),
-    ("tr", "Turkish"),
-    ("vi", "Vietnamese"),
-];
-
 /// What a model makes of audio.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TranscriptForm {
     /// What the text of a message asks for.
     Instructed,
     /// `language English<asr_text>`, then the text. The model takes no instructions (Qwen 3 ASR).
     Tagged,
+    /// Words between tokens, of a window. The model has learnt nothing else (Whisper).
+    Marked(Arc<Marks>),
 }
 
 impl TranscriptForm {
-    /// The form of a model with this vocabulary.
-    pub fn of(tokenizer: &Tokenizer) -> Self {
-        match tokenizer.encode(TAG, false, true).as_deref() {
-            Ok([_]) => TranscriptForm::Tagged,
-            _ => TranscriptForm::Instructed,
+    /// The form of a model.
+    pub fn of(model: &ServedModel) -> Self {
+        let EmbeddingLimits { leading_rows, .. } = model.limits.embeddings.unwrap_or_default();
+        let marks = (leading_rows > 0).then(|| Marks::of(&model.tokenizer, leading_rows)).flatten();
+        match (marks, model.tokenizer.encode(TAG, false, true).as_deref()) {
+            (Some(marks), _) => TranscriptForm::Marked(Arc::new(marks)),
+            (None, Ok([_])) => TranscriptForm::Tagged,
+            (None, _) => TranscriptForm::Instructed,
         }
     }
+}
+
+/// The name of a language in lower case, as OpenAI's API has it, or its code if it has no name here.
+pub(crate) fn language_name(code: &str) -> String {
+    name_of(code).map_or_else(|| code.to_owned(), str::to_lowercase)
+}
+
+/// What is written of audio.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Task {
+    /// What is said.
+    #[default]
+    Transcribe,
+    /// The same in English.
+    Translate,
 }
 
 /// Audio whose words are wanted.
@@ -77,6 +77,7 @@ pub(crate) struct TranscriptionRequest {
     pub language: Option<String>,
     /// Text before it, for spelling and style.
     pub before: Option<String>,
+    pub task: Task,
 }
 
 impl TranscriptionRequest {
@@ -84,17 +85,22 @@ impl TranscriptionRequest {
     ///
     /// # Errors
     /// [`ApiError::InvalidRequest`] for a language that the model does not know, or too much text.
-    pub fn chat(self, form: TranscriptForm) -> Result<ChatPrompt, ApiError> {
+    pub fn chat(self, form: &TranscriptForm) -> Result<ChatPrompt, ApiError> {
         let chat = match form {
             TranscriptForm::Instructed => self.instructed(),
             TranscriptForm::Tagged => self.tagged()?,
+            TranscriptForm::Marked(_) => self.marked(),
         };
         chat.check_size()?;
         Ok(chat)
     }
 
     fn instructed(self) -> ChatPrompt {
-        let mut text = "Transcribe the audio. Answer with the words that are spoken and nothing else.".to_owned();
+        let mut text = match self.task {
+            Task::Transcribe => "Transcribe the audio. Answer with the words that are spoken and nothing else.",
+            Task::Translate => "Translate the audio into English. Answer with the translation and nothing else.",
+        }
+        .to_owned();
         if let Some(language) = &self.language {
             text.push_str(&format!(" The language is {language}."));
         }
@@ -107,7 +113,12 @@ impl TranscriptionRequest {
 
     /// The text before it is the system prompt. A stated language is the beginning of the answer.
     fn tagged(self) -> Result<ChatPrompt, ApiError> {
-        let answer_start = self.language.as_deref().map(name_of).transpose()?;
+        if self.task == Task::Translate {
+            let message = "this model writes what is said and does not translate it".to_owned();
+            return Err(ApiError::Unsupported { param: "model".to_owned(), message });
+        }
+        let code = self.language.as_deref().map(|language| code_of(language, OF_QWEN_3_ASR)).transpose()?;
+        let answer_start = code.and_then(name_of);
         let user = json!({ "role": "user", "content": [{ "type": MediaKind::Audio.part_type() }] });
         let system = self.before.as_ref().map(|before| json!({ "role": "system", "content": before }));
         let messages = system.into_iter().chain([user]).collect();
@@ -115,21 +126,16 @@ impl TranscriptionRequest {
         Ok(ChatPrompt { answer_start, ..self.with_messages(messages) })
     }
 
+    /// The language and the task are the beginning of the answer.
+    fn marked(self) -> ChatPrompt {
+        let text = self.before.as_ref().map(|before| json!({ "type": "text", "text": before }));
+        let content: Value = [json!({ "type": MediaKind::Audio.part_type() })].into_iter().chain(text).collect();
+        self.with_messages(json!([{ "role": "user", "content": content }]))
+    }
+
     fn with_messages(self, messages: Value) -> ChatPrompt {
         ChatPrompt { messages, media: self.audio, add_generation_prompt: true, ..ChatPrompt::default() }
     }
-}
-
-/// The name of a language, which is given by its code or its name.
-fn name_of(language: &str) -> Result<&'static str, ApiError> {
-    let is_language =
-        |(code, name): &&(&str, &str)| [*code, *name].iter().any(|known| known.eq_ignore_ascii_case(language));
-    let known = LANGUAGES.iter().find(is_language).map(|(_, name)| *name);
-    known.ok_or_else(|| {
-        let codes = LANGUAGES.iter().map(|(code, _)| *code).collect::<Vec<_>>().join(", ");
-        let message = format!("`language` is {}, which this model does not know; it knows {codes}", clip(language));
-        ApiError::invalid("language", message)
-    })
 }
 
 /// Reads the words in an answer as it comes.
@@ -141,8 +147,8 @@ pub(crate) struct TranscriptReader {
 
 impl TranscriptReader {
     /// The reader of an answer. That of a model that was told the language begins with the words.
-    pub fn new(form: TranscriptForm, has_language: bool) -> Self {
-        let is_held = form == TranscriptForm::Tagged && !has_language;
+    pub fn new(form: &TranscriptForm, has_language: bool) -> Self {
+        let is_held = *form == TranscriptForm::Tagged && !has_language;
         TranscriptReader { held: is_held.then(String::new) }
     }
 
@@ -170,7 +176,7 @@ mod tests {
     use super::*;
 
     fn read(parts: &[&str], has_language: bool) -> (Vec<String>, String) {
-        let mut reader = TranscriptReader::new(TranscriptForm::Tagged, has_language);
+        let mut reader = TranscriptReader::new(&TranscriptForm::Tagged, has_language);
         (parts.iter().map(|part| reader.push(part)).collect(), reader.end())
     }
 
@@ -198,18 +204,19 @@ mod tests {
             audio: Vec::new(),
             language: Some(language.to_owned()),
             before: Some("Cuelight".to_owned()),
+            task: Task::Transcribe,
         };
         for language in ["de", "German", "german"] {
-            let chat = request(language).chat(TranscriptForm::Tagged).expect("the language is known");
+            let chat = request(language).chat(&TranscriptForm::Tagged).expect("the language is known");
             assert_eq!(chat.answer_start.as_deref(), Some("language German<asr_text>"));
             assert_eq!(
                 (&chat.messages[0]["content"], &chat.messages[1]["content"]),
                 (&json!("Cuelight"), &json!([{ "type": "audio" }]))
             );
         }
-        let error = request("tlh").chat(TranscriptForm::Tagged).expect_err("the language is not known").to_string();
+        let error = request("tlh").chat(&TranscriptForm::Tagged).expect_err("the language is not known").to_string();
         assert!(error.contains("`language`") && error.contains("tlh") && error.contains("yue"), "{error}");
-        let chat = request("tlh").chat(TranscriptForm::Instructed).expect("the text names it");
+        let chat = request("tlh").chat(&TranscriptForm::Instructed).expect("the text names it");
         assert!(chat.messages[0]["content"][1]["text"].to_string().contains("The language is tlh."));
     }
 }

@@ -1,0 +1,168 @@
+//! The tokens that a model puts around words: for the language, the task and times.
+//!
+//! Source: Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak Supervision", and the vocabulary of Whisper.
+
+use std::ops::RangeInclusive;
+
+use cuelight_engine::constraint::Grammar;
+use cuelight_engine::engine::TokenId;
+use cuelight_engine::format::tokenizer::Tokenizer;
+
+use super::Task;
+use super::languages::code_of;
+use crate::serving::answers::Answer;
+use crate::serving::error::ApiError;
+use crate::serving::request::ConstraintField;
+
+/// Seconds from the time of a token to that of the next one.
+const SECONDS: f64 = 0.02;
+/// The first time of a clip is at most this many tokens after 0.
+const LATEST_START: TokenId = 50;
+/// The end of a text in the vocabulary of GPT-2, which only models of English alone have.
+const END_IN_GPT2: TokenId = 50_256;
+
+/// The tokens around words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Marks {
+    /// The codes of languages, in the order of their tokens. None of a model of English alone.
+    languages: Vec<String>,
+    first_language: TokenId,
+    transcribe: TokenId,
+    translate: TokenId,
+    /// Says that no times follow.
+    without_times: TokenId,
+    /// From 0 seconds to the end of a window.
+    times: RangeInclusive<TokenId>,
+}
+
+/// What a model hears in a window.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Heard {
+    /// The code of the language.
+    pub language: Option<String>,
+    /// The parts of the text. Without times one.
+    pub segments: Vec<Segment>,
+}
+
+/// Words between two times.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Segment {
+    /// Seconds.
+    pub start: f64,
+    pub end: f64,
+    pub text: String,
+    pub tokens: Vec<TokenId>,
+    /// The mean log-probability of the tokens, if there is one of each.
+    pub logprob: Option<f64>,
+}
+
+impl Marks {
+    /// Those of a vocabulary whose windows have this many times after 0; `None` if it has none.
+    pub fn of(tokenizer: &Tokenizer, times: usize) -> Option<Self> {
+        let token = |spelling: &str| match tokenizer.encode(spelling, false, true).as_deref() {
+            Ok([token]) => Some(*token),
+            _ => None,
+        };
+        let [start, translate, transcribe] =
+            ["<|startoftranscript|>", "<|translate|>", "<|transcribe|>"].map(|spelling| token(spelling));
+        let first_time = token("<|0.00|>")?;
+        let is_english = token("<|endoftext|>") == Some(END_IN_GPT2);
+        let code = |token: TokenId| {
+            let spelling = tokenizer.token_text(token);
+            spelling.strip_prefix("<|").and_then(|rest| rest.strip_suffix("|>")).unwrap_or_default().to_owned()
+        };
+        let first_language = start? + 1;
+        let languages = if is_english { Vec::new() } else { (first_language..translate?).map(code).collect() };
+        Some(Marks {
+            languages,
+            first_language,
+            transcribe: transcribe?,
+            translate: translate?,
+            without_times: token("<|notimestamps|>")?,
+            times: first_time..=first_time + TokenId::try_from(times).ok()?,
+        })
+    }
+
+    /// What the model writes of a clip: the language, the task, and words or words between times.
+    ///
+    /// # Errors
+    /// [`ApiError`] for a language that the model does not know, or a task that it has not learnt.
+    pub fn constraint(&self, language: Option<&str>, task: Task, has_times: bool) -> Result<ConstraintField, ApiError> {
+        let (first, last) = (self.times.start(), self.times.end());
+        let words = match has_times {
+            false => format!("<[{}]> WORDS", self.without_times),
+            true => format!("<[{first}-{}]> WORDS <[{first}-{last}]> part*", (first + LATEST_START).min(*last)),
+        };
+        let before = self.before_words(language, task)?;
+        let lark =
+            format!("start: {before}{words}\npart: <[{first}-{last}]> WORDS <[{first}-{last}]>\nWORDS: /(?s:.+)/\n");
+        Ok(ConstraintField { path: "language".to_owned(), grammar: Grammar::Lark(lark) })
+    }
+
+    /// The language and the task.
+    fn before_words(&self, language: Option<&str>, task: Task) -> Result<String, ApiError> {
+        let codes: Vec<&str> = self.languages.iter().map(String::as_str).collect();
+        if codes.is_empty() {
+            let is_english = language.is_none_or(|language| code_of(language, &["en"]).is_ok());
+            if task == Task::Translate || !is_english {
+                let message = "this model knows English only; use a model of several languages".to_owned();
+                return Err(ApiError::Unsupported { param: "model".to_owned(), message });
+            }
+            return Ok(String::new());
+        }
+        let spoken = match language {
+            None => format!("<[{}-{}]>", self.first_language, self.translate - 1),
+            Some(language) => {
+                let code = code_of(language, &codes)?;
+                let index = codes.iter().position(|known| *known == code).unwrap_or_default();
+                format!("<[{}]>", self.first_language as usize + index)
+            }
+        };
+        let task = if task == Task::Translate { self.translate } else { self.transcribe };
+        Ok(format!("{spoken} <[{task}]> "))
+    }
+
+    /// Reads the answer for a window of this many seconds.
+    pub fn read(&self, answer: &Answer, seconds: f64, tokenizer: &Tokenizer) -> Heard {
+        let mut heard = Heard::default();
+        let mut open = Open::default();
+        for (index, &token) in answer.tokens.iter().enumerate() {
+            if self.times.contains(&token) {
+                let at = f64::from(token - self.times.start()) * SECONDS;
+                heard.segments.extend(open.close(at.min(seconds), tokenizer));
+                open.start = at.min(seconds);
+            } else if let Some(code) = self.language(token) {
+                heard.language = Some(code.to_owned());
+            } else if !tokenizer.is_special(token) {
+                open.tokens.push(token);
+                open.logprobs.extend(answer.logprobs.get(index).map(|logprobs| f64::from(logprobs.sampled.logprob)));
+            }
+        }
+        heard.segments.extend(open.close(seconds, tokenizer));
+        heard
+    }
+
+    fn language(&self, token: TokenId) -> Option<&str> {
+        let index = token.checked_sub(self.first_language)? as usize;
+        self.languages.get(index).map(String::as_str)
+    }
+}
+
+/// Words whose end is not known yet.
+#[derive(Default)]
+struct Open {
+    start: f64,
+    tokens: Vec<TokenId>,
+    logprobs: Vec<f64>,
+}
+
+impl Open {
+    /// The words up to a time, if there are some.
+    fn close(&mut self, end: f64, tokenizer: &Tokenizer) -> Option<Segment> {
+        let Open { start, tokens, logprobs } = std::mem::take(self);
+        let text = tokenizer.decode(&tokens, true);
+        let is_complete = !tokens.is_empty() && logprobs.len() == tokens.len();
+        let logprob = is_complete.then(|| logprobs.iter().sum::<f64>() / tokens.len() as f64);
+        (!text.is_empty()).then_some(Segment { start, end: end.max(start), text, tokens, logprob })
+    }
+}

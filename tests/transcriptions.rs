@@ -1,0 +1,171 @@
+//! Transcripts of a tiny Whisper, which hears a recording window by window, through the HTTP API.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use reqwest::Client;
+use serde_json::{Value, json};
+
+#[path = "support/server_process.rs"]
+mod server_process;
+#[path = "support/wav.rs"]
+mod wav_file;
+
+use server_process::ServerProcess;
+use wav_file::wav;
+
+/// Samples of a window of the tiny model, and its rows.
+const WINDOW: usize = 96 * 160;
+const ROWS: u64 = 48;
+/// Largest difference of a log-probability, in nats.
+const GATE: f64 = 2e-3;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/whisper")
+}
+
+async fn start() -> ServerProcess {
+    ServerProcess::start_model(&folder().join("directory"), &["--alias", "whisper", "--kv-type", "f32"]).await
+}
+
+/// The clip that the generator makes by the same formula, as a WAV file.
+fn recording(samples: usize) -> Vec<u8> {
+    let sample = |index: i64| ((index * index * 7 + index * 13) % 2001 - 1000) * (1 + index / 700 % 4) * 8;
+    wav(&(0..samples as i64).map(|index| sample(index) as i16).collect::<Vec<_>>())
+}
+
+/// The body of a form, whose boundary is `border`.
+fn form(file: &[u8], fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for (name, value) in fields {
+        let part = format!("--border\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n");
+        body.extend(part.into_bytes());
+    }
+    body.extend(*b"--border\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\n");
+    body.extend(file);
+    body.extend(*b"\r\n--border--\r\n");
+    body
+}
+
+/// The status and the body of an answer.
+async fn post(server: &ServerProcess, route: &str, file: &[u8], fields: &[(&str, &str)]) -> (u16, String) {
+    let request = Client::new().post(format!("{}/v1/audio/{route}", server.url));
+    let request = request.header("content-type", "multipart/form-data; boundary=border").body(form(file, fields));
+    let answer = request.send().await.unwrap();
+    (answer.status().as_u16(), answer.text().await.unwrap())
+}
+
+async fn transcribed(server: &ServerProcess, samples: usize, fields: &[(&str, &str)]) -> String {
+    let (status, text) = post(server, "transcriptions", &recording(samples), fields).await;
+    assert_eq!(status, 200, "{text}\n{}", server.log());
+    text
+}
+
+async fn object(server: &ServerProcess, samples: usize, fields: &[(&str, &str)]) -> Value {
+    serde_json::from_str(&transcribed(server, samples, fields).await).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_recording_is_heard_in_windows_and_their_texts_come_in_order() {
+    let server = start().await;
+    let samples = 2 * WINDOW + 9000;
+    let whole = object(&server, samples, &[]).await;
+    let windows = server.metric("cuelight_audio_windows_encoded_total").await;
+    assert!((3.0..=4.0).contains(&windows), "{windows}");
+    assert_eq!(whole["usage"]["input_tokens"], json!(windows as u64 * (ROWS + 1)));
+    assert!(whole["text"].as_str().unwrap().len() > 10, "{whole}");
+    let text = transcribed(&server, samples, &[("response_format", "text")]).await;
+    assert_eq!(text, whole["text"], "the windows were found again");
+    assert_eq!(server.metric("cuelight_audio_windows_encoded_total").await, windows);
+    let streamed = transcribed(&server, samples, &[("stream", "true")]).await;
+    let events: Vec<Value> = streamed
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "))
+        .map(|data| serde_json::from_str(data).unwrap())
+        .collect();
+    let (end, deltas) = events.split_last().unwrap();
+    assert_eq!((deltas.len(), &end["type"]), (windows as usize, &json!("transcript.text.done")));
+    let joined: String = deltas.iter().map(|delta| delta["delta"].as_str().unwrap()).collect();
+    assert_eq!((joined.trim(), &end["usage"]), (whole["text"].as_str().unwrap(), &whole["usage"]));
+    assert_eq!(end["text"], whole["text"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn times_are_those_of_the_recording() {
+    let server = start().await;
+    let samples = 2 * WINDOW + 9000;
+    let verbose = object(&server, samples, &[("response_format", "verbose_json"), ("language", "german")]).await;
+    assert_eq!((&verbose["task"], &verbose["language"]), (&json!("transcribe"), &json!("german")));
+    assert_eq!(verbose["duration"], json!(samples as f64 / 16_000.0));
+    let segments = verbose["segments"].as_array().unwrap();
+    assert!(segments.len() > 2, "{verbose}");
+    let time = |segment: &Value, key: &str| segment[key].as_f64().unwrap();
+    for segment in segments {
+        assert!(time(segment, "start") <= time(segment, "end") && time(segment, "end") <= samples as f64 / 16_000.0);
+        assert!(time(segment, "avg_logprob") < 0.0 && !segment["tokens"].as_array().unwrap().is_empty());
+    }
+    // Each window starts where the one before ended.
+    assert!(time(segments.last().unwrap(), "end") > 2.0 * WINDOW as f64 / 16_000.0 * 0.8);
+    let joined: String = segments.iter().map(|segment| segment["text"].as_str().unwrap()).collect();
+    assert_eq!(verbose["text"], joined.trim());
+    let srt = transcribed(&server, samples, &[("response_format", "srt")]).await;
+    assert!(srt.starts_with("1\n00:00:0") && srt.contains(" --> 00:00:0"), "{srt}");
+    let vtt = transcribed(&server, samples, &[("response_format", "vtt")]).await;
+    assert!(vtt.starts_with("WEBVTT\n\n00:00:0"), "{vtt}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_language_is_found_or_given_and_another_one_is_refused() {
+    let server = start().await;
+    let found = object(&server, 9000, &[("response_format", "verbose_json")]).await;
+    assert!(["english", "chinese", "german"].contains(&found["language"].as_str().unwrap()), "{found}");
+    for (fields, named) in [
+        (&[("language", "fr")][..], "it knows en, zh, de"),
+        (&[("response_format", "diarized_json")], "verbose_json, srt, vtt"),
+        (&[("timestamp_granularities[]", "word")], "timestamp_granularities[]"),
+    ] {
+        let (status, message) = post(&server, "transcriptions", &recording(9000), fields).await;
+        assert!(status == 400 && message.contains(named), "{message}");
+    }
+    let (status, translated) =
+        post(&server, "translations", &recording(9000), &[("response_format", "verbose_json")]).await;
+    assert!(status == 200 && translated.contains("\"translate\""), "{translated}");
+    let (status, silent) = post(&server, "transcriptions", &wav(&[0; 20_000]), &[]).await;
+    assert_eq!((status, serde_json::from_str::<Value>(&silent).unwrap()["text"].clone()), (200, json!("")), "{silent}");
+    let (status, message) = post(&server, "transcriptions", b"no audio", &[]).await;
+    assert!(status == 400 && message.contains("`file`"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_with_a_recording_continues_it_and_one_without_is_refused() {
+    let server = start().await;
+    let expected: Value = serde_json::from_slice(&std::fs::read(folder().join("expected.json")).unwrap()).unwrap();
+    let data = STANDARD.encode(recording(expected["samples"].as_u64().unwrap() as usize));
+    let body = |content: Value| {
+        json!({
+            "model": "whisper", "messages": [{ "role": "user", "content": content }], "max_tokens": 1, "temperature": 0,
+            "logprobs": true, "top_logprobs": 20, "return_token_ids": true, "return_tokens_as_token_ids": true,
+        })
+    };
+    let ask = async |content: Value| {
+        let request = Client::new().post(format!("{}/v1/chat/completions", server.url)).json(&body(content));
+        request.send().await.unwrap().json::<Value>().await.unwrap()
+    };
+    let audio = json!({ "type": "input_audio", "input_audio": { "data": data, "format": "wav" } });
+    let answer = ask(json!([audio])).await;
+    let prompt = &expected["prompts"][0];
+    assert_eq!(answer["prompt_token_ids"], prompt["tokens"]);
+    let found = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"].as_array().unwrap();
+    for top in prompt["top"].as_array().unwrap() {
+        let name = format!("token_id:{}", top[0]);
+        let found = found.iter().find(|found| found["token"] == name.as_str()).unwrap()["logprob"].as_f64().unwrap();
+        assert!((found - top[1].as_f64().unwrap()).abs() < GATE, "{name}: {found} instead of {}", top[1]);
+    }
+    for content in [json!("Hello"), json!([{ "type": "text", "text": "Hello" }])] {
+        let refused = ask(content).await;
+        assert!(refused["error"]["message"].as_str().unwrap().contains("writes what it hears"), "{refused}");
+    }
+}
