@@ -28,7 +28,7 @@ pub use denoise::{Block, Denoised, Denoising, DenoisingRule};
 pub use draw::Draw;
 pub use error::InvalidLogits;
 pub use logprobs::{PositionLogprobs, TokenLogprob, position_logprobs};
-pub use params::{DynamicTemperature, InvalidSamplingParam, SamplingParams, TopExclusion};
+pub use params::{DynamicTemperature, InvalidSamplingParam, JointTokens, SamplingParams, TopExclusion};
 pub use partial::{PartialSampling, RecommendedSampling};
 pub use penalties::TokenCounts;
 pub use repeats::RepeatPenalty;

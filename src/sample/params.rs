@@ -40,6 +40,8 @@ pub struct SamplingParams {
     pub allowed_tokens: Option<Vec<TokenId>>,
     /// Sequences of tokens that never appear in what is generated.
     pub banned_sequences: Vec<Vec<TokenId>>,
+    /// Tokens that are weighed as one.
+    pub joint_tokens: Option<JointTokens>,
     /// Makes sampling repeatable; with `None` a random seed is used.
     pub seed: Option<u64>,
 }
@@ -62,9 +64,21 @@ impl Default for SamplingParams {
             logit_bias: Vec::new(),
             allowed_tokens: None,
             banned_sequences: Vec::new(),
+            joint_tokens: None,
             seed: None,
         }
     }
+}
+
+/// Consecutive tokens that are weighed as one: if one of them is likelier than every other token, only they may come next.
+///
+/// Source: the times of Whisper, of which many are likely where one ends a sentence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JointTokens {
+    /// The first of them.
+    pub first: TokenId,
+    /// The last of them.
+    pub last: TokenId,
 }
 
 /// A temperature that is low where the model is certain and high where it is not, known as dynatemp.
@@ -199,6 +213,7 @@ impl SamplingParams {
             && self.logit_bias.is_empty()
             && self.allowed_tokens.is_none()
             && self.banned_sequences.is_empty()
+            && self.joint_tokens.is_none()
             && self.repeats.is_none()
     }
 }

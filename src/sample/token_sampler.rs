@@ -5,6 +5,7 @@
 //! [`SampleToken`](cuelight_shaders::sample_token::SampleToken), implemented so that few tokens are sorted. A dynamic temperature comes
 //! last, because it depends on what the others keep.
 
+use std::ops::Range;
 use std::sync::LazyLock;
 
 use cuelight_shaders::cpu::Kernel;
@@ -14,7 +15,7 @@ use cuelight_shaders::sample_token::{SampledToken, floor, inverse};
 use super::draw::Draw;
 use super::error::InvalidLogits;
 use super::exp::sum_exp;
-use super::params::SamplingParams;
+use super::params::{JointTokens, SamplingParams};
 use super::penalties::{self, TokenCounts};
 use crate::constraint::TokenMask;
 use crate::engine::TokenId;
@@ -85,6 +86,9 @@ impl TokenSampler {
             (Some(mask), _) => self.choose_among(mask, banned, &adjusted, params, draw),
             (None, mask) => {
                 exclude(&mut adjusted, banned, mask);
+                if let Some(JointTokens { first, last }) = params.joint_tokens {
+                    weigh_as_one(&mut adjusted, first as usize..last as usize + 1);
+                }
                 draw_from(&adjusted, params, draw, &mut self.candidates)
             }
         };
@@ -110,6 +114,11 @@ impl TokenSampler {
                 self.allowed_logits.push(logit);
             }
         }
+        if let Some(JointTokens { first, last }) = params.joint_tokens {
+            let place = |token: TokenId| self.allowed.partition_point(|allowed| *allowed < token);
+            let joint = place(first)..place(last.saturating_add(1));
+            weigh_as_one(&mut self.allowed_logits, joint);
+        }
         let token_at = |place: TokenId| self.allowed.get(place as usize).copied().ok_or(InvalidLogits::Empty);
         match draw_from(&self.allowed_logits, params, draw, &mut self.candidates) {
             Err(InvalidLogits::NotFinite(place)) => Err(InvalidLogits::NotFinite(token_at(place)?)),
@@ -127,6 +136,20 @@ fn exclude(logits: &mut [f32], banned: &[TokenId], mask: Option<&TokenMask>) {
         if let Some(logit) = logits.get_mut(token as usize) {
             *logit = f32::NEG_INFINITY;
         }
+    }
+}
+
+/// Sets all other logits to minus infinity if one of the `joint` tokens is likelier than every other one.
+fn weigh_as_one(logits: &mut [f32], joint: Range<usize>) {
+    let joint = joint.start.min(logits.len())..joint.end.min(logits.len());
+    let largest = |logits: &[f32]| logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let (before, rest) = logits.split_at(joint.start);
+    let (group, after) = rest.split_at(joint.len());
+    let (others, max) = (largest(before).max(largest(after)), largest(group));
+    let sum: f64 = group.iter().map(|logit| f64::from(logit - max).exp()).sum();
+    if f64::from(max) + sum.ln() > f64::from(others) {
+        logits[..joint.start].fill(f32::NEG_INFINITY);
+        logits[joint.end..].fill(f32::NEG_INFINITY);
     }
 }
 
@@ -423,6 +446,29 @@ mod tests {
         seen.sort_unstable();
         seen.dedup();
         seen
+    }
+
+    #[test]
+    fn joint_tokens_are_weighed_as_one() {
+        let params = SamplingParams {
+            temperature: 0.0,
+            joint_tokens: Some(JointTokens { first: 2, last: 4 }),
+            ..SamplingParams::default()
+        };
+        // Together 1.5 + ln 3 = 2.6.
+        assert_eq!(choose(&[0.0, 2.5, 1.5, 1.5, 1.4, 1.0], &params, 0), 2);
+        assert_eq!(choose(&[0.0, 2.7, 1.5, 1.5, 1.4, 1.0], &params, 0), 1);
+        let random = SamplingParams { temperature: 1.0, ..params.clone() };
+        assert_eq!(support(&[0.0, 2.5, 1.5, 1.5, 1.5, 1.0], &random), [2, 3, 4]);
+        let among = |logits: &[f32], tokens: &[TokenId]| {
+            let mask = TokenMask::of(logits.len(), tokens.iter().map(|token| *token as usize));
+            let draw = Draw { seed: 1, position: 0 };
+            TokenSampler::default().choose(logits, &params, &TokenCounts::default(), &[], Some(&mask), draw).unwrap()
+        };
+        let logits = [&[0.0, 1.4, 1.0, 1.0, 1.0][..], &[0.0; 20]].concat();
+        assert_eq!(among(&logits, &[1, 2, 3]), 2);
+        assert_eq!(among(&logits, &[0, 1, 3]), 1, "of the joint tokens one is allowed");
+        assert_eq!(among(&logits, &[0, 1]), 1);
     }
 
     /// The tokens that the truncations keep, sorted.
