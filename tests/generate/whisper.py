@@ -5,6 +5,7 @@
 Writes `tests/fixtures/whisper`:
 
 - `directory`: the model as published on the Hugging Face Hub; a window has 96 frames instead of 3000
+- not `harbour.ogg`, which is a sentence spoken by flite (voice slt)
 - `expected.json`: the rows of the encoder for a clip, and the log-probabilities of tokens after them
 """
 

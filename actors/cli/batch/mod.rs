@@ -8,14 +8,12 @@ use std::time::{Duration, Instant};
 use futures_util::stream::{self, StreamExt};
 use tokio::sync::Semaphore;
 
+use super::local_routes::local_routes;
 use super::run::start;
-use super::served_name::served_name;
 use super::server_options::server_options;
 use super::{CliError, Context, async_runtime, model, model_help};
-use crate::api::{self, ServerOptions};
 use crate::config::flags::{Flags, ModelFlags};
 use crate::config::{Config, Given};
-use crate::models::Models;
 use crate::serving::batch::answer::{Answer, Usage};
 use crate::serving::batch::answers::{Answers, Done};
 use crate::serving::batch::error::BatchError;
@@ -79,11 +77,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     }
     let tokio = async_runtime::tokio_runtime()?;
     let started = start::start(&args.model, model::PlanDetail::Line, context, &tokio)?;
-    let id = context.config.alias.clone().unwrap_or_else(|| served_name(&args.model));
-    let models = Models::of_any_name(started.runtime.clone(), &id);
-    // Requests do not come from other programs, so they need no key.
-    let options = ServerOptions { api_keys: Vec::new(), ..options };
-    let router = api::models_router(models, options).map_err(CliError::other)?;
+    let router = local_routes(&args.model, &started, options, &context.config)?;
     let slots = Arc::new(Semaphore::new(args.parallel(&context.config)));
     let sender = Sender { router, slots, is_patient: false };
     let mut summary = Summary::of(&done, total);

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use cuelight_engine::constraint::Grammar;
 use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::tokenizer::Tokenizer;
+use cuelight_engine::sample::JointTokens;
 
 use super::Task;
 use super::languages::code_of;
@@ -65,7 +66,9 @@ impl Marks {
         };
         let [start, translate, transcribe] =
             ["<|startoftranscript|>", "<|translate|>", "<|transcribe|>"].map(|spelling| token(spelling));
-        let first_time = token("<|0.00|>")?;
+        let without_times = token("<|notimestamps|>")?;
+        // Not every tokenizer has the tokens of times, which follow all others.
+        let first_time = without_times + 1;
         let is_english = token("<|endoftext|>") == Some(END_IN_GPT2);
         let code = |token: TokenId| {
             let spelling = tokenizer.token_text(token);
@@ -78,9 +81,14 @@ impl Marks {
             first_language,
             transcribe: transcribe?,
             translate: translate?,
-            without_times: token("<|notimestamps|>")?,
+            without_times,
             times: first_time..=first_time + TokenId::try_from(times).ok()?,
         })
+    }
+
+    /// The tokens of times, which are weighed as one: the model is often sure that words end, and not when.
+    pub fn joint_tokens(&self) -> JointTokens {
+        JointTokens { first: *self.times.start(), last: *self.times.end() }
     }
 
     /// What the model writes of a clip: the language, the task, and words or words between times.
@@ -94,8 +102,9 @@ impl Marks {
             true => format!("<[{first}-{}]> WORDS <[{first}-{last}]> part*", (first + LATEST_START).min(*last)),
         };
         let before = self.before_words(language, task)?;
-        let lark =
-            format!("start: {before}{words}\npart: <[{first}-{last}]> WORDS <[{first}-{last}]>\nWORDS: /(?s:.+)/\n");
+        let part = format!("<[{first}-{last}]> WORDS <[{first}-{last}]>");
+        // Some tokenizers have times as usual tokens, which are no words.
+        let lark = format!("start: {before}{words}\npart: {part}\nWORDS: /([^<]|<[^|])+/\n");
         Ok(ConstraintField { path: "language".to_owned(), grammar: Grammar::Lark(lark) })
     }
 

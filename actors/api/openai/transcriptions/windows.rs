@@ -112,6 +112,7 @@ impl Hearer {
         options.stream = None;
         if self.asked.format.has_times() {
             options.logprobs = Some(0);
+            options.sampling.joint_tokens = Some(self.marks.joint_tokens());
         }
         ServingRequest {
             model: self.asked.model.clone(),
