@@ -7,8 +7,10 @@ use super::session::{AnswerError, Session};
 use super::tools::asker::Asks;
 use super::tools::toolbox::Toolbox;
 use super::turn::Turn;
+use crate::cli::async_runtime;
 use crate::cli::context::Context;
 use crate::cli::echo::EchoOff;
+use crate::cli::error::CliError;
 use crate::cli::terminal::print;
 
 /// Answers a question on standard output. The conversation keeps both, even if Ctrl-C cut the answer short.
@@ -30,7 +32,13 @@ pub fn answer<'a>(
             ended
         }
         Some((toolbox, asker)) => {
-            tokio.block_on(toolbox.offer(session))?;
+            tokio.block_on(async {
+                tokio::select! {
+                    // A server that is started again may take long.
+                    offered = toolbox.offer(session) => offered,
+                    signal = async_runtime::interrupt() => { signal?; Err(CliError::Interrupted) }
+                }
+            })?;
             let mut runner = toolbox.runner(session, asker, tokio);
             rounds::answer(&mut Printing { session, context, tokio }, &mut runner, &mut exchange)?
         }
