@@ -88,7 +88,7 @@ impl Sandbox {
     fn command(&self, more: &[&str]) -> Command {
         let model = format!("{}/tests/fixtures/families/llama.gguf", env!("CARGO_MANIFEST_DIR"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
-        command.args(["run", &model, "--threads", "1", "--seed", "3", "--ctx-size", "4096", "--mcp", "tools.json"]);
+        command.args(["run", &model, "--threads", "1", "--ctx-size", "4096", "--mcp", "tools.json"]);
         command.args(["--chat-template", "template.jinja"]).args(more);
         command.env_clear().env("HOME", self.home.path()).env("TERM", "xterm").current_dir(self.home.path());
         command.env("CUELIGHT_CALIBRATE", "off").env("CUELIGHT_API_KEY", "secret").stdin(Stdio::null());
@@ -152,7 +152,8 @@ fn the_model_gets_results_and_answers() {
     let sandbox = Sandbox::new();
     sandbox.say(&[call("files__read", json!({ "path": "a.txt" })), "The answer.".to_owned()]);
     // The random model chooses one of the two texts.
-    let answered = (0..40).map(|seed| sandbox.ask(&["--allow-tool", "files.read", "--temp", "5", "--seed", &seed.to_string()]));
+    let answered =
+        (0..40).map(|seed| sandbox.ask(&["--allow-tool", "files.read", "--temp", "5", "--seed", &seed.to_string()]));
     let is_whole = |ran: &Ran| ran.code == 0 && ran.errors.contains("tool files.read");
     let ran = answered.into_iter().find(is_whole).expect("a seed calls the tool and answers then");
     assert_eq!(ran.out, "The answer.\n");
@@ -181,7 +182,11 @@ fn without_a_terminal_only_allowed_tools_run() {
     let calls = call("files__read", json!({ "path": "a.txt" })) + "\n" + &call("files__time", json!({}));
     sandbox.say(&[calls]);
     let ran = sandbox.ask(&["--allow-tool", "files.time", "--allow-tool", "files.raed"]);
-    assert!(ran.errors.contains("tool files.read {\"path\":\"a.txt\"} was refused: without a terminal"), "{}", ran.errors);
+    assert!(
+        ran.errors.contains("tool files.read {\"path\":\"a.txt\"} was refused: without a terminal"),
+        "{}",
+        ran.errors
+    );
     assert!(ran.errors.contains("tool files.time {} →") && !ran.errors.contains("files.read {\"path\":\"a.txt\"} →"));
     assert!(ran.errors.contains("warning: --allow-tool files.raed matches no tool"), "{}", ran.errors);
 }
@@ -193,7 +198,10 @@ fn failures_of_calls_are_results() {
     let ran = sandbox.ask(&["--allow-tool", "*"]);
     assert!(ran.errors.contains("→ Error: there is no file \"../x\" in"), "{}", ran.errors);
     sandbox.say(&[call("files__wait", json!({ "seconds": 60 }))]);
-    let mut slow = Pty::start(sandbox.command(&["hi", "--grammar", "grammar.gbnf", "--allow-tool", "*", "--tool-timeout", "200ms"]), 200);
+    let mut slow = Pty::start(
+        sandbox.command(&["hi", "--grammar", "grammar.gbnf", "--allow-tool", "*", "--tool-timeout", "200ms"]),
+        200,
+    );
     slow.wait_for("the tool did not answer within 0.2 s, and the call was cancelled in 0.20 s");
 }
 
@@ -218,7 +226,10 @@ fn a_chat_asks_before_a_call() {
     let saved: Value = serde_json::from_str(&std::fs::read_to_string(sandbox.path("chat.json")).unwrap()).unwrap();
     let messages = saved["messages"].as_array().unwrap();
     assert_eq!(messages[1]["tool_calls"][0]["function"], json!({ "name": "files__time", "arguments": "{}" }));
-    assert_eq!((&messages[2]["role"], &messages[2]["tool_call_id"]), (&json!("tool"), &messages[1]["tool_calls"][0]["id"]));
+    assert_eq!(
+        (&messages[2]["role"], &messages[2]["tool_call_id"]),
+        (&json!("tool"), &messages[1]["tool_calls"][0]["id"])
+    );
     assert_eq!(messages[2]["content"], "Error: the user does not allow this call");
     assert!(chat.enter("/load chat.json", "\n>>> ").contains("continuing after 66 messages"));
     chat.send(END);
@@ -299,7 +310,8 @@ fn http_servers_get_headers_and_their_tools_follow_changes() {
 fn a_server_that_was_killed_is_started_again() {
     let sandbox = Sandbox::new();
     let program = std::env::current_exe().unwrap();
-    let script = format!("echo $$ >> pids; exec '{}' --exact serves_the_example --ignored --nocapture", program.display());
+    let script =
+        format!("echo $$ >> pids; exec '{}' --exact serves_the_example --ignored --nocapture", program.display());
     sandbox.servers(json!({ "files": { "command": "sh", "args": ["-c", script], "cwd": sandbox.home.path() } }));
     sandbox.say(&[call("files__time", json!({}))]);
     let pids = || -> Vec<String> {
@@ -310,7 +322,10 @@ fn a_server_that_was_killed_is_started_again() {
     assert!(Command::new("kill").args(["-9", &pids()[0]]).status().unwrap().success());
     wait_until(|| !runs(&pids()[0]));
     let failed = chat.enter("y", "this tool: ");
-    assert!(failed.contains("the server of the tool has ended; it is started again before the next question"), "{failed}");
+    assert!(
+        failed.contains("the server of the tool has ended; it is started again before the next question"),
+        "{failed}"
+    );
     chat.send("\u{3}");
     chat.wait_for("\n>>> ");
     let again = chat.enter("hello", "this tool: ");

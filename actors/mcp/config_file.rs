@@ -231,7 +231,9 @@ mod tests {
 
     #[test]
     fn a_file_without_servers_is_refused() {
-        for text in ["{}", "[]", r#"{"mcpServers": {}}"#, r#"{"mcpServers": {"a": {"command": "x", "disabled": true}}}"#] {
+        for text in
+            ["{}", "[]", r#"{"mcpServers": {}}"#, r#"{"mcpServers": {"a": {"command": "x", "disabled": true}}}"#]
+        {
             let error = read(text).unwrap_err();
             assert!(error.contains("tools.json has no servers"), "{error}");
         }

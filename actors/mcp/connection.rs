@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use reqwest::header::{HeaderName, HeaderValue};
-use rmcp::model::{CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, Implementation, JsonObject, Tool};
+use rmcp::model::{
+    CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, Implementation, JsonObject, Tool,
+};
 use rmcp::service::{ClientInitializeError, NotificationContext, RunningService, ServiceError, serve_client};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::{StreamableHttpClientTransportConfig, StreamableHttpError};
@@ -160,8 +162,10 @@ async fn connect(transport: &Transport, streams: Option<Streams>) -> Result<Clie
         (_, Some(streams)) => serve_client(listener, streams).await,
         (_, None) => return Err("it has no streams".to_owned()),
     };
+    let ended = || "it ended before it answered".to_owned();
     connected.map_err(|error| match error {
-        ClientInitializeError::ConnectionClosed(_) => "it ended before it answered".to_owned(),
+        ClientInitializeError::ConnectionClosed(_) => ended(),
+        ClientInitializeError::TransportError { error, .. } if is_closed_pipe(error.error.as_ref()) => ended(),
         ClientInitializeError::JsonRpcError(error) => error.message.into_owned(),
         ClientInitializeError::TransportError { error, .. } => transport_reason(error.error.as_ref()),
         error => error_chain(&error),
@@ -173,6 +177,11 @@ fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> 
     let mut value = HeaderValue::from_str(value).map_err(|_| wrong())?;
     value.set_sensitive(true);
     Ok((HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?, value))
+}
+
+/// Whether the server no longer reads.
+fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// Our own sentence about a failed request, if that is the cause.

@@ -209,6 +209,7 @@ impl StreamableHttpClient for McpHttpClient {
 }
 
 fn wrong_type(response: &Response) -> Failure {
-    let value = response.headers().get(CONTENT_TYPE).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    let value =
+        response.headers().get(CONTENT_TYPE).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     StreamableHttpError::UnexpectedContentType(value)
 }

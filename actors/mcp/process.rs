@@ -41,7 +41,11 @@ impl ServerProcess {
     ///
     /// # Errors
     /// The system's error when the program cannot be started.
-    pub fn spawn(transport: &Transport, hidden: &[String], groups: &ProcessGroups) -> io::Result<Option<(Self, Streams)>> {
+    pub fn spawn(
+        transport: &Transport,
+        hidden: &[String],
+        groups: &ProcessGroups,
+    ) -> io::Result<Option<(Self, Streams)>> {
         let Transport::Process { command, args, env, cwd } = transport else { return Ok(None) };
         let mut program = Command::new(command);
         hidden.iter().for_each(|name| {

@@ -7,8 +7,8 @@ use rmcp::model::{CallToolResult, JsonObject, Tool};
 use serde_json::{Value, json};
 
 use super::config_file::ServerSpec;
-pub use super::connection::StartOptions;
 use super::connection::Connection;
+pub use super::connection::StartOptions;
 use super::error::{CallError, ServerError};
 use super::tool_name::ToolNames;
 

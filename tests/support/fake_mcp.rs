@@ -37,7 +37,8 @@ impl FakeServer {
         let seen = Shared::default();
         let closed = || async { StatusCode::UNAUTHORIZED };
         let moved = || async { (StatusCode::PERMANENT_REDIRECT, [(header::LOCATION, "/mcp")]) };
-        let router = Router::new().route("/mcp", any(handle)).route("/mcp/closed", any(closed)).route("/mcp/moved", any(moved));
+        let router =
+            Router::new().route("/mcp", any(handle)).route("/mcp/closed", any(closed)).route("/mcp/moved", any(moved));
         let listener = runtime.block_on(tokio::net::TcpListener::bind(("127.0.0.1", 0))).unwrap();
         let address = listener.local_addr().unwrap();
         let service = router.with_state(seen.clone());
@@ -88,7 +89,8 @@ async fn handle(State(seen): State<Shared>, headers: HeaderMap, body: String) ->
         _ => json!({}),
     };
     let answer = json!({ "jsonrpc": "2.0", "id": message["id"], "result": result });
-    let headers = [(header::CONTENT_TYPE, "application/json"), (header::HeaderName::from_static("mcp-session-id"), "1")];
+    let headers =
+        [(header::CONTENT_TYPE, "application/json"), (header::HeaderName::from_static("mcp-session-id"), "1")];
     (headers, answer.to_string()).into_response()
 }
 

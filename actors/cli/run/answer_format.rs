@@ -86,12 +86,7 @@ impl AnswerFormat {
         Ok(())
     }
 
-    fn compiled(
-        &self,
-        model: &ServedModel,
-        is_chat: bool,
-        tools: &[ToolSpec],
-    ) -> Result<Option<Constraint>, CliError> {
+    fn compiled(&self, model: &ServedModel, is_chat: bool, tools: &[ToolSpec]) -> Result<Option<Constraint>, CliError> {
         let Some((file, grammar)) = &self.grammar else { return Ok(None) };
         let is_json = matches!(grammar, Grammar::JsonSchema(_));
         let tools = if is_json { tools } else { &[] };

@@ -1,7 +1,7 @@
 //! Prints a streamed answer: wrapped between words, with its Markdown rendered and the reasoning dimmed.
 
-use super::markdown::Markdown;
 use super::answer_stream::Piece;
+use super::markdown::Markdown;
 use crate::cli::error::CliError;
 use crate::cli::style::Style;
 use crate::cli::terminal::{Terminal, print, print_styled};

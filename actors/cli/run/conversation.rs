@@ -179,7 +179,8 @@ mod tests {
     fn an_invalid_file_is_named_in_the_error() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("chat.json");
-        let result = r#"{"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "", "tool_call_id": "1"}]}"#;
+        let result =
+            r#"{"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "", "tool_call_id": "1"}]}"#;
         for text in ["{", "{}", r#"{"messages": [{"role": "assistant", "content": "x"}]}"#, result] {
             std::fs::write(&path, text).unwrap();
             let error = Conversation::load(&path).unwrap_err().to_string();

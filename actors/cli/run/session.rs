@@ -293,11 +293,7 @@ impl Session {
         Ok(Prompt { tokens: tokens.map_err(CliError::other)?, text, media: PromptMedia::default() })
     }
 
-    async fn prompt_with_media(
-        &self,
-        conversation: &Conversation,
-        exchange: &[Turn],
-    ) -> Result<Prompt, CliError> {
+    async fn prompt_with_media(&self, conversation: &Conversation, exchange: &[Turn]) -> Result<Prompt, CliError> {
         let media: Vec<CachedMedia> =
             conversation.media().chain(exchange.iter().flat_map(|turn| &turn.media)).cloned().collect();
         let chat = ChatPrompt {

@@ -22,7 +22,9 @@ pub fn done(tool: &str, arguments: &str, result: &ToolResult, time: Duration) ->
     let outcome = match (result.is_error, result.images.len()) {
         (true, _) => cut(first_line, SHORT),
         (false, 0) => ByteSize(result.bytes as u64).to_string(),
-        (false, images) => format!("{} and {images} image{}", ByteSize(result.bytes as u64), if images == 1 { "" } else { "s" }),
+        (false, images) => {
+            format!("{} and {images} image{}", ByteSize(result.bytes as u64), if images == 1 { "" } else { "s" })
+        }
     };
     format!("tool {tool} {} → {outcome} in {:.2} s", cut(&compact(arguments), SHORT), time.as_secs_f64())
 }
@@ -51,7 +53,8 @@ mod tests {
         let result = ToolResult { text: "x".repeat(1234), bytes: 1234, ..ToolResult::default() };
         let line = done("files.read", "{\n  \"path\": \"a.txt\"\n}", &result, Duration::from_millis(30));
         assert_eq!(line, "tool files.read {\"path\":\"a.txt\"} → 1.2 KiB in 0.03 s");
-        let failed = ToolResult { text: "Error: no such file\nat line 5".into(), is_error: true, ..ToolResult::default() };
+        let failed =
+            ToolResult { text: "Error: no such file\nat line 5".into(), is_error: true, ..ToolResult::default() };
         let line = done("files.read", "{}", &failed, Duration::from_secs(1));
         assert_eq!(line, "tool files.read {} → Error: no such file in 1.00 s");
         let seen = ToolResult { images: vec![Vec::new()], ..ToolResult::default() };
