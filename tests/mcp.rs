@@ -389,15 +389,6 @@ fn servers_that_do_not_start_are_named_with_the_end_of_their_errors() {
 }
 
 #[test]
-fn a_server_that_writes_something_else_has_thirty_seconds() {
-    let sandbox = Sandbox::new();
-    sandbox.servers(json!({ "bad": Sandbox::script("echo starting; echo 'still busy' >&2; exec sleep 1000") }));
-    let ran = sandbox.run(&["hello"]);
-    assert!(ran.errors.contains("the MCP server bad did not answer within 30 s"), "{}", ran.errors);
-    assert!(ran.errors.contains("still busy") && ran.code == 1, "{}", ran.errors);
-}
-
-#[test]
 fn servers_do_not_get_the_secrets_of_this_program() {
     let sandbox = Sandbox::new();
     sandbox.servers(json!({ "bad": Sandbox::script("echo \"home $HOME key [$CUELIGHT_API_KEY]\" >&2; exit 1") }));

@@ -89,7 +89,10 @@ impl Connection {
                 let lines = last_lines(&mut process).await;
                 Err(ServerError::Failed { name: name(), reason, lines })
             }
-            Err(_) => Err(ServerError::Silent { name: name(), limit, lines: last_lines(&mut process).await }),
+            Err(_) => {
+                let stray = process.as_ref().and_then(ServerProcess::stray_line);
+                Err(ServerError::Silent { name: name(), limit, stray, lines: last_lines(&mut process).await })
+            }
         }
     }
 

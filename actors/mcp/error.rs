@@ -24,15 +24,23 @@ pub enum ServerError {
         lines: Vec<String>,
     },
     /// It took too long.
-    #[error("the MCP server {name} did not answer within {} s{}", limit.as_secs(), after(lines))]
+    #[error("the MCP server {name} did not answer within {} s{}{}", limit.as_secs_f64(), instead(stray), after(lines))]
     Silent {
         /// The server.
         name: String,
         /// How long it had.
         limit: Duration,
+        /// What it wrote first, if that is no message.
+        stray: Option<String>,
         /// The last lines of its standard error.
         lines: Vec<String>,
     },
+}
+
+/// What a server wrote instead of messages, for the middle of a sentence.
+fn instead(stray: &Option<String>) -> String {
+    let line = stray.as_ref().map(|line| format!("; its standard output begins with {line:?}, which is no message"));
+    line.unwrap_or_default()
 }
 
 /// The last lines of standard error, for the end of a sentence.

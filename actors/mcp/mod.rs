@@ -7,7 +7,8 @@
 //! - [`config_file`]: the file that names the servers, with [`placeholders`] for variables
 //! - [`servers`]: all servers, started and listed together
 //! - [`connection`]: one server: its session and its tools
-//! - [`process`]: a server that is a child process, and [`process_group`], by which none outlives this process
+//! - [`process`]: a server that is a child process, and [`process_group`], by which none outlives this process, and
+//!   [`first_output`] for an error about it
 //! - [`http_client`]: the requests to a server that speaks HTTP, with [`event_limit`] for its streams
 //! - [`tool_name`]: the names of tools as models know them
 //! - [`tool_result`]: what a call returns, in the form that models take
@@ -17,6 +18,7 @@ pub mod config_file;
 mod connection;
 pub mod error;
 mod event_limit;
+mod first_output;
 mod http_client;
 mod placeholders;
 mod process;

@@ -11,6 +11,7 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
 
 use super::config_file::Transport;
+use super::first_output::{FirstOutput, Observed};
 use super::process_group::{self, ProcessGroups};
 
 /// How long a server may take to end by itself, and again when it is asked to.
@@ -29,12 +30,13 @@ pub struct ServerProcess {
     /// The number of its process, which is also that of its group.
     leader: u32,
     groups: ProcessGroups,
+    first_output: FirstOutput,
     lines: Arc<Mutex<VecDeque<String>>>,
     reader: JoinHandle<()>,
 }
 
 /// The streams by which messages come and go.
-pub type Streams = (ChildStdout, ChildStdin);
+pub type Streams = (Observed<ChildStdout>, ChildStdin);
 
 impl ServerProcess {
     /// Starts a server. Variables of `hidden` are not passed to it. `None` for one that is no process.
@@ -64,7 +66,15 @@ impl ServerProcess {
         let (input, output) = (child.stdin.take().ok_or_else(missing)?, child.stdout.take().ok_or_else(missing)?);
         let lines = Arc::new(Mutex::new(VecDeque::new()));
         let reader = tokio::spawn(keep_lines(child.stderr.take().ok_or_else(missing)?, lines.clone()));
-        Ok(Some((ServerProcess { child, leader, groups: groups.clone(), lines, reader }, (output, input))))
+        let first_output = FirstOutput::default();
+        let output = Observed::new(output, first_output.clone());
+        let process = ServerProcess { child, leader, groups: groups.clone(), first_output, lines, reader };
+        Ok(Some((process, (output, input))))
+    }
+
+    /// The first line of its standard output, if that is no message.
+    pub fn stray_line(&self) -> Option<String> {
+        self.first_output.stray_line()
     }
 
     /// The last lines of its standard error, once it has ended or no longer writes.

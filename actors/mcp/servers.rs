@@ -157,3 +157,58 @@ impl Server {
         }
     }
 }
+
+#[allow(clippy::unwrap_used)]
+#[cfg(all(test, unix))]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::config_file::Transport;
+    use super::super::process_group::ProcessGroups;
+    use super::*;
+
+    /// A server that is a script.
+    fn script(name: &str, text: &str) -> ServerSpec {
+        let args = vec!["-c".to_owned(), text.to_owned()];
+        let transport = Transport::Process { command: "sh".to_owned(), args, env: BTreeMap::new(), cwd: None };
+        ServerSpec { name: name.to_owned(), transport }
+    }
+
+    async fn start_error(specs: Vec<ServerSpec>) -> String {
+        let limit = Duration::from_millis(500);
+        let options = StartOptions { limit, hidden: Vec::new(), groups: ProcessGroups::default() };
+        Servers::start(specs, options).await.unwrap_err().to_string()
+    }
+
+    #[tokio::test]
+    async fn a_server_that_writes_something_else_is_named_with_it() {
+        let error = start_error(vec![script("loud", "echo Welcome; echo 'still busy' >&2; exec sleep 1000")]).await;
+        assert!(error.starts_with("the MCP server loud did not answer within 0.5 s"), "{error}");
+        assert!(error.contains("begins with \"Welcome\"") && error.ends_with("still busy"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn one_failure_ends_all_servers() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("pid");
+        let silent = script("silent", &format!("echo $$ > {}; exec sleep 1000", file.display()));
+        let error = start_error(vec![silent, script("broken", "sleep 0.2; exit 1")]).await;
+        assert!(error.contains("server broken did not start: it ended before it answered"), "{error}");
+        let pid: i32 = std::fs::read_to_string(file).unwrap().trim().parse().unwrap();
+        let runs = || rustix::process::test_kill_process(rustix::process::Pid::from_raw(pid).unwrap()).is_ok();
+        for _ in 0..200 {
+            if !runs() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the other server still runs");
+    }
+
+    #[tokio::test]
+    async fn an_error_of_the_server_is_passed_on() {
+        let answer = r#"{"jsonrpc":"2.0","id":0,"error":{"code":-32000,"message":"no licence"}}"#;
+        let error = start_error(vec![script("strict", &format!("read line; echo '{answer}'; exec sleep 1000"))]).await;
+        assert!(error.contains("strict did not start: no licence"), "{error}");
+    }
+}
