@@ -86,9 +86,14 @@ impl Sandbox {
     }
 
     fn command(&self, more: &[&str]) -> Command {
+        self.plain(&[&["--mcp", "tools.json"], more].concat())
+    }
+
+    /// A command that names no tools.
+    fn plain(&self, more: &[&str]) -> Command {
         let model = format!("{}/tests/fixtures/families/llama.gguf", env!("CARGO_MANIFEST_DIR"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
-        command.args(["run", &model, "--threads", "1", "--ctx-size", "4096", "--mcp", "tools.json"]);
+        command.args(["run", &model, "--threads", "1", "--ctx-size", "4096"]);
         command.args(["--chat-template", "template.jinja"]).args(more);
         command.env_clear().env("HOME", self.home.path()).env("TERM", "xterm").current_dir(self.home.path());
         command.env("CUELIGHT_CALIBRATE", "off").env("CUELIGHT_API_KEY", "secret").stdin(Stdio::null());
@@ -403,5 +408,10 @@ fn a_model_that_cannot_call_tools_is_refused() {
     std::fs::write(sandbox.path("template.jinja"), plain).unwrap();
     let ran = sandbox.run(&["hello", "--max-tokens", "4"]);
     assert!(ran.errors.contains("--mcp: this model cannot call tools") && ran.code == 2, "{}", ran.errors);
-    assert_eq!(Sandbox::new().run(&["hello", "--raw"]).code, 2);
+    let ran = sandbox.run(&["hello", "--raw"]);
+    assert!(ran.errors.contains("--mcp: without a chat template") && ran.code == 2, "{}", ran.errors);
+    std::fs::write(sandbox.path("conf.toml"), "[tools]\nmcp = \"tools.json\"\n").unwrap();
+    let mut command = sandbox.plain(&["hello", "--max-tokens", "4", "--config", "conf.toml"]);
+    let ran = Ran::of(command.output().unwrap());
+    assert!(ran.errors.contains("those of the configuration are left out") && ran.code == 0, "{}", ran.errors);
 }

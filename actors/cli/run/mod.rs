@@ -47,7 +47,7 @@ use super::model::PlanDetail;
 use super::terminal::print;
 use super::{CliError, Context, async_runtime, model_help};
 use crate::config::flags::{Flags, RunFlags};
-use crate::config::{Config, Given, Origin};
+use crate::config::{Given, Origin};
 use crate::pipeline::runtime::ServedModel;
 use cuelight_engine::media::MediaKind;
 
@@ -118,7 +118,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let started = start::start(&args.model, detail, &context, &tokio)?;
     let mode = mode(args, &started.model, &context)?;
     let format = format.compile(&started.model, mode == Mode::Chat)?;
-    let context = Context { config: with_tools(context.config.clone(), mode, &started.model)?, ..context };
+    let context = with_tools(context, mode, &started.model)?;
     let mut toolbox = Toolbox::start(&context, &tokio)?;
     let verbose = args.verbose || context.terminal.talks;
     let mut session = Session::new(started, mode, format, &context.config, verbose, context.terminal);
@@ -171,18 +171,22 @@ fn check_no_system(context: &Context) -> Result<(), CliError> {
     }
 }
 
-/// The settings with their tools, as far as the model can call any. A file of tools that the command line names is for this model, others
-/// are for other models too.
-fn with_tools(mut config: Config, mode: Mode, model: &ServedModel) -> Result<Config, CliError> {
-    if config.mcp.is_none() || (mode == Mode::Chat && offered_tools::calls_tools(model)) {
-        return Ok(config);
+/// The context without a file of tools that the model cannot call. One that the command line names is for this model, others are
+/// for other models too.
+fn with_tools(mut context: Context, mode: Mode, model: &ServedModel) -> Result<Context, CliError> {
+    if context.config.mcp.is_none() || (mode == Mode::Chat && offered_tools::calls_tools(model)) {
+        return Ok(context);
     }
-    if let Origin::Flag(_) = config.origin("mcp") {
-        let reason = "its chat template does not show how it would call them";
-        return Err(CliError::Usage(format!("--mcp: this model cannot call tools: {reason}; leave it out")));
+    let reason = match mode {
+        Mode::Raw => "without a chat template, no tools can be called",
+        Mode::Chat => "this model cannot call tools: its chat template does not show how it would call them",
+    };
+    if let Origin::Flag(_) = context.config.origin("mcp") {
+        return Err(CliError::Usage(format!("--mcp: {reason}; leave it out")));
     }
-    config.mcp = None;
-    Ok(config)
+    context.terminal.notice(&format!("{reason}; those of the configuration are left out"));
+    context.config.mcp = None;
+    Ok(context)
 }
 
 /// The prompt to answer; `None` to chat.
