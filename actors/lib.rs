@@ -7,6 +7,7 @@
 //! - [`session`]: a model inside of another program, without HTTP
 //! - [`serving`]: the path of a request, the same for all protocols
 //! - [`models`]: which models exist and which are loaded
+//! - [`mcp`]: the tools of MCP servers, for `cuelight run`
 //! - [`output`]: what the text of a model means: text, reasoning, tool calls
 //! - [`pipeline`]: the actors of one model
 //! - [`core`](mod@core): leaf types that all other modules use
@@ -24,6 +25,7 @@ pub mod core;
 pub mod hub;
 pub mod kv_events;
 pub mod logging;
+pub mod mcp;
 pub mod metrics;
 pub mod models;
 pub mod output;

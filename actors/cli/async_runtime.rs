@@ -36,6 +36,24 @@ pub async fn hangup() -> Result<(), CliError> {
     std::future::pending().await
 }
 
+/// Resolves on SIGTERM or SIGHUP with the exit code for it. These signals then no longer end the process.
+///
+/// # Errors
+/// [`CliError::Io`] when the signal handlers cannot be installed.
+pub async fn end_signal() -> Result<i32, CliError> {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut terminate = signal(SignalKind::terminate()).map_err(CliError::io("listen for signals"))?;
+        tokio::select! {
+            _ = terminate.recv() => Ok(128 + SignalKind::terminate().as_raw_value()),
+            result = hangup() => result.map(|()| 128 + SignalKind::hangup().as_raw_value()),
+        }
+    }
+    #[cfg(not(unix))]
+    std::future::pending().await
+}
+
 /// Resolves on Ctrl-C or SIGTERM.
 ///
 /// # Errors

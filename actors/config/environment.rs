@@ -63,6 +63,22 @@ impl Environment {
         self.variables.get("PATH").map(|path| std::env::split_paths(path).collect()).unwrap_or_default()
     }
 
+    /// The value of a variable that another file names; `None` if it is not set, or is not text.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        self.variables.get(name)?.to_str()
+    }
+
+    /// The variables that hold secrets of Cuelight, which programs that it starts need not know.
+    #[must_use]
+    pub fn secrets(&self) -> Vec<String> {
+        let secret = SETTINGS.iter().filter(|setting| setting.is_secret);
+        let names = secret.flat_map(|setting| {
+            std::iter::once(setting.variable()).chain(setting.also.iter().map(|name| (*name).to_owned()))
+        });
+        names.filter(|name| self.variables.contains_key(name)).collect()
+    }
+
     /// The variables that name proxies, with their values.
     #[must_use]
     pub fn proxies(&self) -> Vec<(String, String)> {

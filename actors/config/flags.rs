@@ -33,7 +33,7 @@ macro_rules! flag_sections {
 
 flag_sections! {
     /// The flags of `cuelight run`.
-    RunFlags = [Sampling, Model, Hub], global = false;
+    RunFlags = [Sampling, Tools, Model, Hub], global = false;
     /// The flags of `cuelight serve`.
     ServeFlags = [Server, Model, Hub], global = false;
     /// The flags of commands that plan or load a model by all of its settings.
@@ -43,7 +43,7 @@ flag_sections! {
     /// The flags of all commands.
     OutputFlags = [Output], global = true;
     /// The flags of all sections that are not those of all commands.
-    AllFlags = [Model, Server, Sampling, Hub], global = false;
+    AllFlags = [Model, Server, Sampling, Tools, Hub], global = false;
 }
 
 /// The flags of some sections that were given.

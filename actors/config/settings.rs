@@ -38,6 +38,8 @@ pub enum Section {
     Server,
     /// How tokens are chosen where a request or a chat does not say it.
     Sampling,
+    /// The tools that the model of a chat may call.
+    Tools,
     /// Where models come from and where they are stored.
     Hub,
     /// What is written to the terminal and to the log.
@@ -46,7 +48,8 @@ pub enum Section {
 
 impl Section {
     /// In the order they are shown.
-    pub const ALL: &[Section] = &[Section::Model, Section::Server, Section::Sampling, Section::Hub, Section::Output];
+    pub const ALL: &[Section] =
+        &[Section::Model, Section::Server, Section::Sampling, Section::Tools, Section::Hub, Section::Output];
 
     /// The table's name in the file.
     #[must_use]
@@ -55,6 +58,7 @@ impl Section {
             Section::Model => "model",
             Section::Server => "server",
             Section::Sampling => "sampling",
+            Section::Tools => "tools",
             Section::Hub => "hub",
             Section::Output => "output",
         }
@@ -67,6 +71,7 @@ impl Section {
             Section::Model => "Model and memory",
             Section::Server => "Server",
             Section::Sampling => "Sampling",
+            Section::Tools => "Tools",
             Section::Hub => "Where models come from",
             Section::Output => "Output",
         }
@@ -396,6 +401,14 @@ settings! { |home|
         max_tokens: Option<NonZeroUsize> = None, "N";
         /// System prompt: instructions that the model reads before the conversation.
         system: Option<String> = None, "TEXT";
+    }
+    Tools {
+        /// File that names MCP servers, whose tools the model of `cuelight run` may call, in the form of Claude Desktop, Cursor and VS Code; if not set, it may call none.
+        mcp: Option<PathBuf> = None, "FILE";
+        /// Tool that runs without asking, as SERVER.TOOL, SERVER.* for all tools of a server, or * for all; repeat the flag for several.
+        allow_tool: Vec<String> = Vec::new(), "TOOL";
+        /// Longest time that one call of a tool may take.
+        tool_timeout: Duration = Duration::from_secs(120), "TIME";
     }
     Hub {
         /// Use only models that are already on this machine.

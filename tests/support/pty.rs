@@ -28,9 +28,22 @@ pub struct Pty {
 
 impl Pty {
     /// Starts a program on a terminal of this many columns.
-    pub fn start(mut command: Command, columns: u16) -> Self {
+    pub fn start(command: Command, columns: u16) -> Self {
+        Self::start_on(command, columns, None)
+    }
+
+    /// The same with a file as its standard output.
+    pub fn start_with_output(command: Command, columns: u16, output: File) -> Self {
+        Self::start_on(command, columns, Some(output))
+    }
+
+    fn start_on(mut command: Command, columns: u16, output: Option<File>) -> Self {
         let (controller, terminal) = open(columns);
-        command.stdin(terminal.try_clone().unwrap()).stdout(terminal.try_clone().unwrap()).stderr(terminal);
+        command.stdin(terminal.try_clone().unwrap()).stderr(terminal.try_clone().unwrap());
+        match output {
+            Some(output) => command.stdout(output),
+            None => command.stdout(terminal),
+        };
         // SAFETY: between fork and exec only setsid and ioctl run, which are safe to call there.
         unsafe {
             command.pre_exec(|| {
@@ -52,6 +65,11 @@ impl Pty {
             }
         });
         Pty { child, keyboard: controller, shown, read: 0 }
+    }
+
+    /// The number of the program's process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Types these keys.

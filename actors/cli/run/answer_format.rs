@@ -6,6 +6,7 @@ use cuelight_engine::constraint::{Constraint, Grammar, GrammarError};
 use cuelight_engine::format::chat_template::Cancellation;
 
 use crate::cli::error::CliError;
+use crate::output::ToolSpec;
 use crate::pipeline::runtime::ServedModel;
 use crate::serving::thinking::Thinking;
 
@@ -30,6 +31,8 @@ pub struct AnswerFormat {
     pub constraint: Option<Constraint>,
     /// Whether the model reasons first.
     pub thinking: Thinking,
+    /// The grammar of which the constraint was made, with its file.
+    grammar: Option<(PathBuf, Grammar)>,
 }
 
 /// Why a model cannot be told to reason.
@@ -67,12 +70,30 @@ impl AskedFormat {
         if self.thinking.is_on() && !(is_chat && reasons(model)) {
             return Err(CliError::Usage(format!("--think: {NO_REASONING}; leave it out")));
         }
-        let compile = |(file, grammar): (PathBuf, Grammar)| {
-            let grammar = if is_chat { with_headers(grammar, model) } else { Ok(grammar) };
-            let compiled = grammar.and_then(|grammar| model.constraints.compile(&grammar));
-            compiled.map_err(|error| CliError::Failed(format!("{} cannot be enforced: {error}", file.display())))
-        };
-        Ok(AnswerFormat { constraint: self.grammar.map(compile).transpose()?, thinking: self.thinking })
+        let mut format = AnswerFormat { constraint: None, thinking: self.thinking, grammar: self.grammar };
+        format.constraint = format.compiled(model, is_chat, &[])?;
+        Ok(format)
+    }
+}
+
+impl AnswerFormat {
+    /// Lets an answer that has to be JSON be calls of these tools instead. Other grammars may have calls of their own.
+    ///
+    /// # Errors
+    /// [`CliError`] that names the file when that cannot be enforced.
+    pub fn allow_calls(&mut self, model: &ServedModel, tools: &[ToolSpec]) -> Result<(), CliError> {
+        self.constraint = self.compiled(model, true, tools)?;
+        Ok(())
+    }
+
+    fn compiled(&self, model: &ServedModel, is_chat: bool, tools: &[ToolSpec]) -> Result<Option<Constraint>, CliError> {
+        let Some((file, grammar)) = &self.grammar else { return Ok(None) };
+        let is_json = matches!(grammar, Grammar::JsonSchema(_));
+        let tools = if is_json { tools } else { &[] };
+        let whole = if is_chat { with_headers(grammar.clone(), model, tools) } else { Ok(grammar.clone()) };
+        let compiled = whole.and_then(|grammar| model.constraints.compile(&grammar));
+        let refused = |error| CliError::Failed(format!("{} cannot be enforced: {error}", file.display()));
+        compiled.map(Some).map_err(refused)
     }
 }
 
@@ -81,9 +102,9 @@ pub fn reasons(model: &ServedModel) -> bool {
     model.find_output_rules(&Cancellation::default()).format.has_reasoning()
 }
 
-fn with_headers(grammar: Grammar, model: &ServedModel) -> Result<Grammar, GrammarError> {
+fn with_headers(grammar: Grammar, model: &ServedModel, tools: &[ToolSpec]) -> Result<Grammar, GrammarError> {
     let rules = model.find_output_rules(&Cancellation::default());
-    Ok(match rules.format.grammar_around(&[], false, &rules.special_tokens(&model.tokenizer), false)? {
+    Ok(match rules.format.grammar_around(tools, true, &rules.special_tokens(&model.tokenizer), false)? {
         Some(lark) => Grammar::Around { lark, answer: Box::new(grammar) },
         None => grammar,
     })

@@ -1,7 +1,7 @@
 //! Prints a streamed answer: wrapped between words, with its Markdown rendered and the reasoning dimmed.
 
+use super::answer_stream::Piece;
 use super::markdown::Markdown;
-use super::session::Piece;
 use crate::cli::error::CliError;
 use crate::cli::style::Style;
 use crate::cli::terminal::{Terminal, print, print_styled};
@@ -17,6 +17,7 @@ pub struct AnswerPrinter {
     /// `None` when text is printed as the model writes it.
     markdown: Option<Markdown>,
     is_reasoning: bool,
+    has_printed: bool,
 }
 
 impl AnswerPrinter {
@@ -27,7 +28,8 @@ impl AnswerPrinter {
         let (is_terminal, colored) = (columns.is_some(), terminal.colored);
         let renders = markdown && is_terminal && colored;
         let wrap = if renders { WordWrap::new(columns) } else { WordWrap::of_plain_text(columns) };
-        AnswerPrinter { wrap, is_terminal, colored, markdown: renders.then(Markdown::default), is_reasoning: false }
+        let markdown = renders.then(Markdown::default);
+        AnswerPrinter { wrap, is_terminal, colored, markdown, is_reasoning: false, has_printed: false }
     }
 
     /// Prints a piece.
@@ -35,8 +37,11 @@ impl AnswerPrinter {
     /// # Errors
     /// [`CliError`] when standard output is closed.
     pub fn push(&mut self, piece: Piece<'_>) -> Result<(), CliError> {
+        if matches!(piece, Piece::Reasoning(_)) && !self.is_terminal {
+            return Ok(());
+        }
+        self.has_printed = true;
         match piece {
-            Piece::Reasoning(_) if !self.is_terminal => return Ok(()),
             Piece::Reasoning(text) => {
                 if !std::mem::replace(&mut self.is_reasoning, true) {
                     self.style(Style { faint: true, ..Style::default() });
@@ -53,6 +58,12 @@ impl AnswerPrinter {
             }
         }
         print_styled(&self.wrap.take())
+    }
+
+    /// Whether there was anything to print.
+    #[must_use]
+    pub fn has_printed(&self) -> bool {
+        self.has_printed
     }
 
     /// Prints what was held back.

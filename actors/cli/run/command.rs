@@ -40,6 +40,8 @@ pub enum Command {
     ShowSystem,
     /// `/show template`
     ShowTemplate,
+    /// `/tools`
+    ShowTools,
     /// `/save FILE`
     Save(String),
     /// `/load FILE`
@@ -84,6 +86,7 @@ pub const HELP: &str = "\
                     or markdown
 /set ctx TOKENS     change the context length; loads the model again and keeps the conversation
 /show WHAT          info, license, parameters, system or template
+/tools              list the tools that the model may call
 /clear              forget the conversation
 /save FILE          write the conversation to a file
 /load FILE          continue a conversation from a file
@@ -98,7 +101,7 @@ Ctrl-C stops the answer and keeps the conversation.
 
 /// The commands, for completion.
 pub const COMMANDS: &[&str] =
-    &["/audio", "/bye", "/clear", "/exit", "/help", "/image", "/load", "/save", "/set", "/show"];
+    &["/audio", "/bye", "/clear", "/exit", "/help", "/image", "/load", "/save", "/set", "/show", "/tools"];
 
 /// The names that `/show` knows.
 pub const SHOWABLE: &[&str] = &["info", "license", "parameters", "system", "template"];
@@ -197,6 +200,7 @@ fn command(text: &str) -> Result<Command, String> {
     match name {
         "help" | "?" => Ok(Command::Help),
         "clear" => Ok(Command::Clear),
+        "tools" => Ok(Command::ShowTools),
         "bye" | "exit" | "quit" => Ok(Command::Exit),
         "save" => file(Command::Save),
         "load" => file(Command::Load),
@@ -338,6 +342,7 @@ mod tests {
         assert_eq!(parse("/usr/bin/env is a path"), Line::Text("/usr/bin/env is a path".into()));
         assert_eq!(parse("/?"), Line::Command(Command::Help));
         assert_eq!(parse("/bye"), Line::Command(Command::Exit));
+        assert_eq!(parse("/tools"), Line::Command(Command::ShowTools));
         assert!(matches!(parse("/nonsense"), Line::Wrong(_)));
     }
 

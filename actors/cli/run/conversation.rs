@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::turn::{Role, SavedTurn, Turn, are_complete};
 use crate::cli::error::CliError;
 use crate::pipeline::media::CachedMedia;
 
@@ -12,33 +13,8 @@ use crate::pipeline::media::CachedMedia;
 pub struct Conversation {
     /// The instructions before all messages.
     pub system: Option<String>,
-    /// User and assistant messages by turns, from the user's first.
+    /// Questions with their answers. Between these may be calls of tools and their results.
     turns: Vec<Turn>,
-}
-
-/// One message.
-#[derive(Debug, Clone, PartialEq, serde::Deserialize)]
-struct Turn {
-    role: String,
-    content: String,
-    /// The images and audio before its text.
-    #[serde(skip)]
-    media: Vec<CachedMedia>,
-}
-
-impl Turn {
-    fn message(&self) -> Value {
-        json!({ "role": self.role, "content": content(&self.content, &self.media) })
-    }
-}
-
-/// A message's content as chat templates expect it: a text, or a list of media and a text.
-fn content(text: &str, media: &[CachedMedia]) -> Value {
-    if media.is_empty() {
-        return json!(text);
-    }
-    let media = media.iter().map(|item| json!({ "type": item.parts.kind.part_type() }));
-    media.chain([json!({ "type": "text", "text": text })]).collect()
 }
 
 impl Conversation {
@@ -48,10 +24,10 @@ impl Conversation {
         Conversation { system: system.filter(|text| !text.is_empty()), turns: Vec::new() }
     }
 
-    /// The messages of the conversation, and `next` as the user's last one, with media.
+    /// The messages of the conversation, and those of a question that is not answered yet.
     #[must_use]
-    pub fn messages_with(&self, next: &str, media: &[CachedMedia]) -> Value {
-        self.messages().chain([json!({ "role": "user", "content": content(next, media) })]).collect()
+    pub fn messages_with(&self, next: &[Turn]) -> Value {
+        self.messages(Turn::for_template).chain(next.iter().map(Turn::for_template)).collect()
     }
 
     /// The media of all messages.
@@ -59,11 +35,9 @@ impl Conversation {
         self.turns.iter().flat_map(|turn| &turn.media)
     }
 
-    /// Adds a question with its media, and its answer, which may be incomplete.
-    pub fn keep(&mut self, question: &str, media: Vec<CachedMedia>, answer: &str) {
-        let turn =
-            |role: &str, content: &str, media| Turn { role: role.to_owned(), content: content.to_owned(), media };
-        self.turns.extend([turn("user", question, media), turn("assistant", answer, Vec::new())]);
+    /// Adds a question and what followed, up to its answer, which may be incomplete.
+    pub fn keep(&mut self, exchange: Vec<Turn>) {
+        self.turns.extend(exchange);
     }
 
     /// Removes all messages and keeps the system prompt.
@@ -80,18 +54,24 @@ impl Conversation {
     /// The number of questions with their answers.
     #[must_use]
     pub fn exchanges(&self) -> usize {
-        self.turns.len() / 2
+        self.questions().count()
     }
 
     /// The same conversation without its oldest `count` questions and their answers.
     #[must_use]
     pub fn without_oldest(&self, count: usize) -> Self {
-        Conversation { system: self.system.clone(), turns: self.turns.iter().skip(2 * count).cloned().collect() }
+        let first = self.questions().nth(count).unwrap_or(self.turns.len());
+        Conversation { system: self.system.clone(), turns: self.turns[first..].to_vec() }
     }
 
-    fn messages(&self) -> impl Iterator<Item = Value> + '_ {
+    /// Where questions are.
+    fn questions(&self) -> impl Iterator<Item = usize> + '_ {
+        self.turns.iter().enumerate().filter(|(_, turn)| turn.role == Role::User).map(|(index, _)| index)
+    }
+
+    fn messages(&self, form: fn(&Turn) -> Value) -> impl Iterator<Item = Value> + '_ {
         let system = self.system.iter().map(|text| json!({ "role": "system", "content": text }));
-        system.chain(self.turns.iter().map(Turn::message))
+        system.chain(self.turns.iter().map(form))
     }
 
     /// Writes the texts of the conversation as `{"messages": [...]}`, which is also a body for the API.
@@ -99,11 +79,7 @@ impl Conversation {
     /// # Errors
     /// [`CliError::Io`] when the file cannot be written.
     pub fn save(&self, path: &Path) -> Result<(), CliError> {
-        let texts = Conversation {
-            turns: self.turns.iter().map(|turn| Turn { media: Vec::new(), ..turn.clone() }).collect(),
-            ..self.clone()
-        };
-        let text = format!("{:#}\n", json!({ "messages": texts.messages().collect::<Value>() }));
+        let text = format!("{:#}\n", json!({ "messages": self.messages(Turn::saved).collect::<Value>() }));
         std::fs::write(path, text).map_err(CliError::io(format!("write {}", path.display())))
     }
 
@@ -115,12 +91,12 @@ impl Conversation {
         let text = std::fs::read_to_string(path).map_err(CliError::io(format!("read {}", path.display())))?;
         let wrong = |what: &str| CliError::Failed(format!("{} is not a saved conversation: {what}", path.display()));
         let mut value: Value = serde_json::from_str(&text).map_err(|error| wrong(&error.to_string()))?;
-        let turns: Vec<Turn> =
+        let saved: Vec<SavedTurn> =
             serde_json::from_value(value["messages"].take()).map_err(|error| wrong(&error.to_string()))?;
-        let (system, turns): (Vec<Turn>, Vec<Turn>) = turns.into_iter().partition(|turn| turn.role == "system");
-        let roles = turns.iter().map(|turn| turn.role.as_str());
-        if !roles.clone().zip(["user", "assistant"].into_iter().cycle()).all(|(role, expected)| role == expected) {
-            return Err(wrong("the messages must come from user and assistant by turns"));
+        let turns = saved.into_iter().map(Turn::from);
+        let (system, turns): (Vec<Turn>, Vec<Turn>) = turns.partition(|turn| turn.role == Role::System);
+        if !are_complete(&turns) {
+            return Err(wrong("the messages must be questions with complete answers"));
         }
         Ok(Conversation { system: system.into_iter().next().map(|turn| turn.content), turns })
     }
@@ -130,12 +106,26 @@ impl Conversation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::run::turn::ToolCall;
+
+    fn exchange(question: &str, answer: &str) -> Vec<Turn> {
+        vec![Turn::user(question, Vec::new()), Turn::assistant(answer)]
+    }
+
+    /// A question that was answered with the result of a call.
+    fn with_call() -> Vec<Turn> {
+        let call = ToolCall { id: "1".into(), name: "files__read".into(), arguments: r#"{"path":"a"}"#.into() };
+        let calls = vec![call.clone()];
+        let calling = Turn { calls, reasoning: "I must look.".into(), ..Turn::assistant("") };
+        let [question, answer] = [Turn::user("What is in a?", Vec::new()), Turn::assistant("Text.")];
+        vec![question, calling, Turn::result(&call, "some text", Vec::new()), answer]
+    }
 
     #[test]
     fn messages_begin_with_the_system_prompt_and_end_with_the_question() {
         let mut conversation = Conversation::new(Some("Be brief.".into()));
-        conversation.keep("Hi", Vec::new(), "Hello!");
-        let messages = conversation.messages_with("Why?", &[]);
+        conversation.keep(exchange("Hi", "Hello!"));
+        let messages = conversation.messages_with(&[Turn::user("Why?", Vec::new())]);
         let roles: Vec<&str> = messages.as_array().unwrap().iter().map(|turn| turn["role"].as_str().unwrap()).collect();
         assert_eq!(roles, ["system", "user", "assistant", "user"]);
         assert_eq!(messages[3]["content"], "Why?");
@@ -144,11 +134,11 @@ mod tests {
     #[test]
     fn the_oldest_exchanges_are_dropped_first() {
         let mut conversation = Conversation::new(Some("Be brief.".into()));
-        conversation.keep("1", Vec::new(), "one");
-        conversation.keep("2", Vec::new(), "two");
+        conversation.keep(exchange("1", "one"));
+        conversation.keep(exchange("2", "two"));
         let rest = conversation.without_oldest(1);
         assert_eq!((rest.exchanges(), rest.system.as_deref()), (1, Some("Be brief.")));
-        assert_eq!(rest.messages_with("3", &[])[1]["content"], "2");
+        assert_eq!(rest.messages_with(&[Turn::user("3", Vec::new())])[1]["content"], "2");
         assert_eq!(conversation.without_oldest(9).exchanges(), 0);
     }
 
@@ -157,16 +147,41 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("chat.json");
         let mut conversation = Conversation::new(Some("Be brief.".into()));
-        conversation.keep("Hi", Vec::new(), "Hello!\n");
+        conversation.keep(exchange("Hi", "Hello!\n"));
         conversation.save(&path).unwrap();
         assert_eq!(Conversation::load(&path).unwrap(), conversation);
+    }
+
+    #[test]
+    fn calls_and_results_belong_to_their_question() {
+        let mut conversation = Conversation::new(None);
+        conversation.keep(with_call());
+        conversation.keep(exchange("2", "two"));
+        assert_eq!((conversation.exchanges(), conversation.without_oldest(1).len()), (2, 2));
+    }
+
+    #[test]
+    fn templates_get_the_arguments_of_calls_as_objects_and_files_as_texts() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("chat.json");
+        let mut conversation = Conversation::new(None);
+        conversation.keep(with_call());
+        let messages = conversation.messages_with(&[]);
+        assert_eq!(messages[1]["tool_calls"][0]["function"]["arguments"], json!({ "path": "a" }));
+        assert_eq!((&messages[2]["role"], &messages[2]["tool_call_id"]), (&json!("tool"), &json!("1")));
+        conversation.save(&path).unwrap();
+        let saved: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        assert_eq!(saved["messages"][1]["tool_calls"][0]["function"]["arguments"], r#"{"path":"a"}"#);
+        assert_eq!(Conversation::load(&path).unwrap().messages_with(&[]), messages);
     }
 
     #[test]
     fn an_invalid_file_is_named_in_the_error() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("chat.json");
-        for text in ["{", "{}", r#"{"messages": [{"role": "assistant", "content": "x"}]}"#] {
+        let result =
+            r#"{"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "", "tool_call_id": "1"}]}"#;
+        for text in ["{", "{}", r#"{"messages": [{"role": "assistant", "content": "x"}]}"#, result] {
             std::fs::write(&path, text).unwrap();
             let error = Conversation::load(&path).unwrap_err().to_string();
             assert!(error.contains("chat.json is not a saved conversation"), "{error}");

@@ -4,30 +4,45 @@
 //!
 //! - [`start`]: loads the model
 //! - [`repl`] with [`completion`] and [`command`]: reads lines and runs commands
-//! - [`session`] with [`conversation`]: sends a question and streams the answer
+//! - [`question`] with [`rounds`] and [`tools`]: answers a question, and runs the tools that the model calls
+//! - [`session`] with [`conversation`] and [`turn`]: sends the messages and gets the answer, by [`answer_stream`]
+//! - [`offered_tools`]: what the model knows of tools
+//! - [`media_file`]: images and audio of messages
 //! - [`prompt_bar`]: shows how much of a long prompt is computed
 //! - [`sampling`]: how tokens are chosen
 //! - [`answer_format`]: what the user asks of every answer
 //! - [`answer_printer`] with [`markdown`] and [`block_start`]: prints the answer, wrapped at the width of the terminal
+//! - [`statistics`]: what is said about an answer after it
 
 mod answer_format;
 mod answer_printer;
+mod answer_stream;
 mod block_start;
 pub mod command;
 mod completion;
 mod conversation;
 mod markdown;
+mod media_file;
+mod offered_tools;
 mod prompt_bar;
+mod question;
 mod repl;
+mod rounds;
 mod sampling;
 mod session;
 pub mod start;
+mod statistics;
+mod tools;
+mod turn;
 
 use std::io::{self, IsTerminal, Read};
 use std::path::PathBuf;
 
 use self::answer_format::FormatFlags;
-use self::session::{Ended, Mode, Session};
+use self::answer_stream::Ended;
+use self::session::{Mode, Session};
+use self::tools::asker::{Asks, terminal_asker};
+use self::tools::toolbox::Toolbox;
 use super::model::PlanDetail;
 use super::terminal::print;
 use super::{CliError, Context, async_runtime, model_help};
@@ -51,6 +66,7 @@ Examples:
   cuelight run ./base.gguf --raw Once upon a   continue a text
   git diff | cuelight run org/repo \"Review this:\" --temp 0
   cuelight run demo \"Name a cat\" --json-schema cat.json
+  cuelight run org/repo --mcp tools.json       chat with tools of MCP servers
 
 Only the answer is written to standard output. Ctrl-C stops an answer; a chat continues after it.")]
 pub struct Args {
@@ -102,6 +118,8 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let started = start::start(&args.model, detail, &context, &tokio)?;
     let mode = mode(args, &started.model, &context)?;
     let format = format.compile(&started.model, mode == Mode::Chat)?;
+    let context = with_tools(context, mode, &started.model)?;
+    let mut toolbox = Toolbox::start(&context, &tokio)?;
     let verbose = args.verbose || context.terminal.talks;
     let mut session = Session::new(started, mode, format, &context.config, verbose, context.terminal);
     let images = args.image.iter().map(|path| (MediaKind::Image, path));
@@ -110,9 +128,12 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     }
     session.markdown = mode == Mode::Chat && !args.no_markdown && context.terminal.colored;
     let result = match prompt {
-        Some(prompt) => answer_once(session, &prompt, &context, &tokio),
-        None => repl::chat(session, &args.model, context, &tokio),
+        Some(prompt) => answer_once(session, toolbox.as_mut(), &prompt, &context, &tokio),
+        None => repl::chat(session, toolbox.as_mut(), &args.model, context, &tokio),
     };
+    if let Some(toolbox) = toolbox {
+        tokio.block_on(toolbox.stop());
+    }
     // Do not wait for compute threads: their results are no longer needed.
     tokio.shutdown_background();
     result
@@ -150,6 +171,24 @@ fn check_no_system(context: &Context) -> Result<(), CliError> {
     }
 }
 
+/// The context without a file of tools that the model cannot call. One that the command line names is for this model, others are
+/// for other models too.
+fn with_tools(mut context: Context, mode: Mode, model: &ServedModel) -> Result<Context, CliError> {
+    if context.config.mcp.is_none() || (mode == Mode::Chat && offered_tools::calls_tools(model)) {
+        return Ok(context);
+    }
+    let reason = match mode {
+        Mode::Raw => "without a chat template, no tools can be called",
+        Mode::Chat => "this model cannot call tools: its chat template does not show how it would call them",
+    };
+    if let Origin::Flag(_) = context.config.origin("mcp") {
+        return Err(CliError::Usage(format!("--mcp: {reason}; leave it out")));
+    }
+    context.terminal.notice(&format!("{reason}; those of the configuration are left out"));
+    context.config.mcp = None;
+    Ok(context)
+}
+
 /// The prompt to answer; `None` to chat.
 fn prompt(words: &[String]) -> Result<Option<String>, CliError> {
     let given = (!words.is_empty()).then(|| words.join(" "));
@@ -173,16 +212,21 @@ fn prompt(words: &[String]) -> Result<Option<String>, CliError> {
 
 fn answer_once(
     mut session: Session,
+    toolbox: Option<&mut Toolbox>,
     prompt: &str,
     context: &Context,
     tokio: &tokio::runtime::Runtime,
 ) -> Result<(), CliError> {
-    let ended = repl::answer_wrapped(&mut session, prompt, context, tokio)?;
+    let mut asker = terminal_asker()?;
+    let asker = asker.as_mut().map(|asker| asker as &mut dyn Asks);
+    let tools = toolbox.map(|toolbox| (toolbox, asker));
+    let ended = question::answer(&mut session, tools, prompt, context, tokio)?;
     print("\n")?;
     session.print_statistics(&ended);
     tokio.block_on(session.stop());
     match (&ended, session.cut_off(&ended)) {
         (Ended::Interrupted, _) => Err(CliError::Interrupted),
+        (Ended::TooManyRounds, _) => Err(CliError::Failed(rounds::TOO_MANY.to_owned())),
         // The beginning of an answer matches no schema and no grammar.
         (_, Some(reason)) if session.format.constraint.is_some() => Err(CliError::Failed(reason.to_owned())),
         (_, Some(reason)) => {

@@ -9,14 +9,17 @@ use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
 use rustyline::{CompletionType, Editor};
 
-use super::answer_printer::AnswerPrinter;
+use super::answer_stream::Ended;
 use super::command::{self, Command, HELP, Line};
 use super::completion::ChatHelper;
 use super::conversation::Conversation;
-use super::session::{AnswerError, Ended, Session};
+use super::question;
+use super::rounds;
+use super::session::{AnswerError, Session};
 use super::start;
+use super::tools::asker::Asks;
+use super::tools::toolbox::Toolbox;
 use crate::cli::context::Context;
-use crate::cli::echo::EchoOff;
 use crate::cli::error::CliError;
 use crate::cli::model::PlanDetail;
 use crate::cli::terminal::print;
@@ -42,11 +45,20 @@ enum Next {
 ///
 /// # Errors
 /// [`CliError`] when the terminal cannot be read or written.
-pub fn chat(session: Session, model: &str, context: Context, tokio: &tokio::runtime::Runtime) -> Result<(), CliError> {
+pub fn chat(
+    session: Session,
+    toolbox: Option<&mut Toolbox>,
+    model: &str,
+    context: Context,
+    tokio: &tokio::runtime::Runtime,
+) -> Result<(), CliError> {
     let history = context.config.history_file.clone();
     let editor = editor(&history).map_err(CliError::other)?;
+    if let Some(toolbox) = &toolbox {
+        context.terminal.notice(&format!("{}; /tools lists them", toolbox.summary()));
+    }
     context.terminal.notice(&format!("chatting with {model}; /help lists the commands, Ctrl-D ends the chat"));
-    let mut chat = Chat { session, model, context, tokio, editor };
+    let mut chat = Chat { session, toolbox, model, context, tokio, editor };
     loop {
         let entered = match read_message(&mut chat.editor) {
             Ok(entered) => entered,
@@ -99,6 +111,7 @@ fn read_message(editor: &mut LineEditor) -> rustyline::Result<String> {
 
 struct Chat<'a> {
     session: Session,
+    toolbox: Option<&'a mut Toolbox>,
     /// The model as the user named it.
     model: &'a str,
     context: Context,
@@ -146,10 +159,14 @@ impl Chat<'_> {
     }
 
     fn answer(&mut self, text: &str) -> Result<(), AnswerError> {
-        let ended = answer_wrapped(&mut self.session, text, &self.context, self.tokio)?;
+        let asker = &mut self.editor as &mut dyn Asks;
+        let tools = self.toolbox.as_deref_mut().map(|toolbox| (toolbox, Some(asker)));
+        let ended = question::answer(&mut self.session, tools, text, &self.context, self.tokio)?;
         print("\n\n")?;
-        if ended == Ended::Interrupted {
-            self.context.terminal.notice("stopped; the conversation keeps what was printed");
+        match ended {
+            Ended::Interrupted => self.context.terminal.notice("stopped; the conversation keeps what was printed"),
+            Ended::TooManyRounds => self.context.terminal.notice(rounds::TOO_MANY),
+            Ended::Finished { .. } => {}
         }
         self.session.print_statistics(&ended);
         Ok(())
@@ -203,6 +220,7 @@ impl Chat<'_> {
             Command::Load(path) => self.load(Path::new(&path)),
             Command::Attach(kind, path) => self.attach(kind, Path::new(&path)),
             Command::ShowParameters => print(&parameters(session)),
+            Command::ShowTools => self.list_tools(),
             Command::ShowInfo => print(&info(session)),
             Command::ShowLicense => {
                 let license = session.model.card.license.as_deref().unwrap_or("the file names no license");
@@ -218,6 +236,13 @@ impl Chat<'_> {
             }
             // `handle` ends the chat before this.
             Command::Exit => Ok(()),
+        }
+    }
+
+    fn list_tools(&self) -> Result<(), CliError> {
+        match &self.toolbox {
+            Some(toolbox) => print(&toolbox.listing()),
+            None => print("there are no tools; start the chat with --mcp FILE\n"),
         }
     }
 
@@ -267,23 +292,6 @@ impl Chat<'_> {
         self.session.replace_model(started);
         Ok(())
     }
-}
-
-/// Streams an answer to standard output: wrapped between words on a terminal, and without the echo of typed keys.
-///
-/// # Errors
-/// [`AnswerError`] when there is no answer.
-pub fn answer_wrapped(
-    session: &mut Session,
-    question: &str,
-    context: &Context,
-    tokio: &tokio::runtime::Runtime,
-) -> Result<Ended, AnswerError> {
-    let mut printer = AnswerPrinter::new(context.terminal, session.markdown);
-    let _echo = EchoOff::new();
-    let ended = tokio.block_on(session.answer(question, |piece| printer.push(piece)));
-    printer.finish()?;
-    ended
 }
 
 fn parameters(session: &Session) -> String {

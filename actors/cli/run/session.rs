@@ -9,26 +9,25 @@ use cuelight_engine::format::chat_template::{Cancellation, TemplateInputs};
 use cuelight_engine::media::MediaKind;
 
 use super::answer_format::{AnswerFormat, NO_REASONING, reasons};
+use super::answer_stream::{Ended, Piece, Round, stream};
 use super::command::Change;
 use super::conversation::Conversation;
+use super::media_file;
+use super::offered_tools::OfferedTools;
 use super::prompt_bar::PromptBar;
 use super::sampling::sampling;
 use super::start::Started;
-use crate::cli::async_runtime;
+use super::statistics::{limit_reached, statistics};
+use super::turn::Turn;
 use crate::cli::error::CliError;
 use crate::cli::terminal::Terminal;
 use crate::config::Config;
 use crate::core::prompt_media::PromptMedia;
-use crate::core::request::{
-    Event, FinishReason, GenerationRequest, SamplingParams, StopConditions, SubmitError, Usage,
-};
-use crate::output::{Delta, OutputParser};
+use crate::core::request::{FinishReason, GenerationRequest, SamplingParams, StopConditions, SubmitError};
 use crate::pipeline::media::CachedMedia;
-use crate::pipeline::runtime::{Generation, OutputRules, Runtime, ServedModel};
+use crate::pipeline::runtime::{OutputRules, Runtime, ServedModel};
 use crate::serving::chat_prompt::ChatPrompt;
-use crate::serving::media::{self, prompt_media};
-use crate::serving::media_limits::MediaLimits;
-use crate::serving::media_source::{MediaField, MediaSource};
+use crate::serving::media::prompt_media;
 
 /// How a text becomes a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,20 +36,6 @@ pub enum Mode {
     Chat,
     /// The text is the prompt.
     Raw,
-}
-
-/// How an answer ended.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Ended {
-    /// The model ended it, or it reached a limit.
-    Finished {
-        /// Which of them.
-        reason: FinishReason,
-        /// Tokens and times.
-        usage: Usage,
-    },
-    /// The user pressed Ctrl-C.
-    Interrupted,
 }
 
 /// Why there is no answer.
@@ -109,6 +94,8 @@ pub struct Session {
     pub max_tokens: Option<usize>,
     /// Whether to print statistics.
     pub verbose: bool,
+    /// The tools that the model may call.
+    tools: OfferedTools,
     /// The images and audio of the next question.
     attached: Vec<CachedMedia>,
     /// Whether to render the Markdown of answers, which needs a terminal with colours.
@@ -131,7 +118,7 @@ impl Session {
         let Started { runtime, model } = started;
         let conversation = Conversation::new(model.card.system.clone());
         let sampling = sampling(config, model.card.sampling.stated);
-        let (attached, markdown) = (Vec::new(), true);
+        let (tools, attached, markdown) = (OfferedTools::default(), Vec::new(), true);
         Session {
             runtime,
             model,
@@ -141,6 +128,7 @@ impl Session {
             format,
             max_tokens,
             verbose,
+            tools,
             attached,
             markdown,
             terminal,
@@ -197,11 +185,7 @@ impl Session {
         }
         let shown = path.display().to_string();
         let bytes = std::fs::read(path).map_err(CliError::io(format!("read the {} {shown}", kind.one())))?;
-        let source = MediaSource::File(bytes);
-        let field = MediaField { media: kind, path: shown.clone(), kind_path: shown, kind: None, source };
-        let limits = MediaLimits::default();
-        let encoded = media::encode(vec![field], &self.model, &limits, None, &mut ()).await;
-        self.attached.extend(encoded.map_err(CliError::other)?);
+        self.attached.extend(media_file::encode(kind, shown, bytes, &self.model).await?);
         Ok(())
     }
 
@@ -211,28 +195,46 @@ impl Session {
         self.attached.iter().filter(|item| item.parts.kind == kind).count()
     }
 
-    /// Sends the question and passes the answer to `write` as it streams. The conversation keeps the question with the
-    /// answer, even if Ctrl-C cut it short.
+    /// Offers tools to the model from now on.
     ///
     /// # Errors
-    /// [`AnswerError`] when the question is refused or the answer fails; the conversation is unchanged.
-    pub async fn answer(
-        &mut self,
-        question: &str,
+    /// [`CliError`] when answers have to match a schema, and the arguments of a tool cannot stand next to it.
+    pub fn offer(&mut self, tools: OfferedTools) -> Result<(), CliError> {
+        self.format.allow_calls(&self.model, &tools.specs)?;
+        self.tools = tools;
+        Ok(())
+    }
+
+    /// The message with a question and what is attached to it.
+    #[must_use]
+    pub fn question(&self, text: &str) -> Turn {
+        Turn::user(text, self.attached.clone())
+    }
+
+    /// Sends the messages of a question that the model has not answered yet, and passes what it writes to `write`.
+    ///
+    /// # Errors
+    /// [`AnswerError`] when the messages are refused or the answer fails.
+    pub async fn round(
+        &self,
+        exchange: &[Turn],
         write: impl FnMut(Piece<'_>) -> Result<(), CliError>,
-    ) -> Result<Ended, AnswerError> {
-        let Prompt { tokens, text, media } = self.prompt(&self.conversation, question).await?;
+    ) -> Result<Round, AnswerError> {
+        let Prompt { tokens, text, media } = self.prompt(&self.conversation, exchange).await?;
         let rules = self.output_rules().await;
         let request = GenerationRequest { media, ..self.request(tokens, &text, &rules) };
         let permit = self.runtime.try_permit(1)?;
         let mut generation = self.runtime.submit(&permit, request).await?;
-        let parser = rules.parser(self.mode == Mode::Chat, None, &text);
-        let bar = PromptBar::new(self.terminal);
-        let (answer, ended) = stream(&mut generation, parser, bar, write).await?;
+        let parser = rules.parser(self.mode == Mode::Chat, self.tools.callable(), &text);
+        Ok(stream(&mut generation, parser, PromptBar::new(self.terminal), write).await?)
+    }
+
+    /// Adds a question with its answer to the conversation. What was attached is part of the question.
+    pub fn keep(&mut self, exchange: Vec<Turn>) {
         if self.mode == Mode::Chat {
-            self.conversation.keep(question, std::mem::take(&mut self.attached), &answer);
+            self.attached.clear();
+            self.conversation.keep(exchange);
         }
-        Ok(ended)
     }
 
     /// How the model writes its reasoning.
@@ -252,8 +254,9 @@ impl Session {
     pub async fn exchanges_to_drop(&self, question: &str) -> Result<Option<usize>, CliError> {
         let context_tokens = self.model.limits.context_tokens;
         let total = self.conversation.exchanges();
+        let question = [self.question(question)];
         for count in 1..=total {
-            let tokens = self.prompt(&self.conversation.without_oldest(count), question).await?.tokens.len();
+            let tokens = self.prompt(&self.conversation.without_oldest(count), &question).await?.tokens.len();
             if tokens <= context_tokens / 4 * 3 || (count == total && tokens < context_tokens) {
                 return Ok(Some(count));
             }
@@ -261,19 +264,18 @@ impl Session {
         Ok(None)
     }
 
-    async fn prompt(&self, conversation: &Conversation, question: &str) -> Result<Prompt, CliError> {
-        let media: Vec<CachedMedia> = conversation.media().chain(&self.attached).cloned().collect();
+    async fn prompt(&self, conversation: &Conversation, exchange: &[Turn]) -> Result<Prompt, CliError> {
         // The template of a model with media may take no texts.
         if self.mode == Mode::Chat && self.model.media.is_some() {
-            return self.prompt_with_media(conversation, question, media).await;
+            return self.prompt_with_media(conversation, exchange).await;
         }
         let tokenizer = &self.model.tokenizer;
         let (text, guards) = match (self.mode, &self.model.chat_template) {
             (Mode::Chat, Some(template)) => {
                 let variables = self.format.thinking.variables();
                 let inputs = TemplateInputs {
-                    messages: &conversation.messages_with(question, &[]),
-                    tools: None,
+                    messages: &conversation.messages_with(exchange),
+                    tools: self.tools.for_template.as_ref(),
                     documents: None,
                     add_generation_prompt: true,
                     variables: Some(&variables),
@@ -281,7 +283,7 @@ impl Session {
                 let prompt = template.render_prompt(&inputs, &Cancellation::default()).map_err(CliError::other)?;
                 (prompt.text, Some(prompt.guards))
             }
-            _ => (question.to_owned(), None),
+            _ => (exchange.iter().map(|turn| turn.content.as_str()).collect(), None),
         };
         let tokens = match guards {
             // The template contains the special tokens.
@@ -291,14 +293,12 @@ impl Session {
         Ok(Prompt { tokens: tokens.map_err(CliError::other)?, text, media: PromptMedia::default() })
     }
 
-    async fn prompt_with_media(
-        &self,
-        conversation: &Conversation,
-        question: &str,
-        media: Vec<CachedMedia>,
-    ) -> Result<Prompt, CliError> {
+    async fn prompt_with_media(&self, conversation: &Conversation, exchange: &[Turn]) -> Result<Prompt, CliError> {
+        let media: Vec<CachedMedia> =
+            conversation.media().chain(exchange.iter().flat_map(|turn| &turn.media)).cloned().collect();
         let chat = ChatPrompt {
-            messages: conversation.messages_with(question, &self.attached),
+            messages: conversation.messages_with(exchange),
+            tools: self.tools.for_template.clone(),
             variables: self.format.thinking.variables(),
             add_generation_prompt: true,
             ..ChatPrompt::default()
@@ -357,130 +357,4 @@ struct Prompt {
     tokens: Vec<TokenId>,
     text: String,
     media: PromptMedia,
-}
-
-/// A piece of an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Piece<'a> {
-    /// Text of the answer.
-    Text(&'a str),
-    /// Text of the reasoning before it.
-    Reasoning(&'a str),
-}
-
-/// Passes the pieces of an answer on as they come; returns all of its text, and how it ended.
-async fn stream(
-    generation: &mut Generation,
-    mut parser: OutputParser,
-    mut bar: PromptBar,
-    mut write: impl FnMut(Piece<'_>) -> Result<(), CliError>,
-) -> Result<(String, Ended), CliError> {
-    let mut answer = String::new();
-    // One listener for the whole answer: a new one for each event would miss a signal between two events.
-    let interrupt = async_runtime::interrupt();
-    tokio::pin!(interrupt);
-    loop {
-        let event = tokio::select! {
-            event = generation.next() => event,
-            // Dropping the generation cancels it and frees its memory.
-            signal = &mut interrupt => { signal?; return Ok((answer, Ended::Interrupted)) }
-        };
-        if let Some(Event::Progress(progress)) = &event {
-            bar.show(progress);
-            continue;
-        }
-        bar.clear();
-        let (text, end) = match event {
-            Some(Event::Token { text, .. }) => (text, None),
-            Some(Event::Block { tokens }) => (tokens.into_iter().map(|token| token.text).collect(), None),
-            Some(Event::Finished { reason, text, usage }) => (text, Some(Ended::Finished { reason, usage })),
-            Some(Event::Progress(_) | Event::Prompt { .. } | Event::Embedded { .. }) => continue,
-            Some(Event::Failed(error)) => return Err(CliError::other(error)),
-            None => return Err(CliError::Failed("the answer stopped before its end".to_owned())),
-        };
-        let mut deltas = Vec::new();
-        parser.push(&text, &mut deltas);
-        if end.is_some() {
-            parser.finish(&mut deltas);
-        }
-        for delta in &deltas {
-            match delta {
-                Delta::Text(text) => {
-                    answer.push_str(text);
-                    write(Piece::Text(text))?;
-                }
-                Delta::Reasoning(text) => write(Piece::Reasoning(text))?,
-                Delta::ToolCallStart { .. } | Delta::ToolCallArguments { .. } => {}
-            }
-        }
-        if let Some(end) = end {
-            return Ok((answer, end));
-        }
-    }
-}
-
-/// Which limit ended an answer before the model did.
-fn limit_reached(usage: &Usage, max_tokens: Option<usize>) -> &'static str {
-    match max_tokens {
-        Some(most) if usage.completion_tokens >= most => "the answer was cut off: it reached --max-tokens",
-        _ => "the answer was cut off: the context is full; a larger --ctx-size would help",
-    }
-}
-
-/// One line: "[34 prompt tokens (12 cached), first token after 0.21 s, 45 tokens at 38.1 tok/s, context 79 of 2048]".
-fn statistics(reason: &FinishReason, usage: &Usage, context_tokens: usize) -> String {
-    let cached = if usage.cached_tokens > 0 { format!(" ({} cached)", usage.cached_tokens) } else { String::new() };
-    let first = usage.time_to_first_token.as_secs_f64();
-    let used = usage.prompt_tokens + usage.completion_tokens;
-    // The time to the first token is prompt processing; the speed is that of the later tokens.
-    let seconds = usage.generation_time.as_secs_f64();
-    let speed = match usage.completion_tokens {
-        count @ 2.. if seconds > 0.0 => format!(" at {:.1} tok/s", (count - 1) as f64 / seconds),
-        _ => String::new(),
-    };
-    let end = if *reason == FinishReason::Length { ", stopped at the limit" } else { "" };
-    format!(
-        "[{} prompt tokens{cached}, first token after {first:.2} s, {} tokens{speed}, context {used} of {context_tokens}{end}]",
-        usage.prompt_tokens, usage.completion_tokens
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn statistics_contain_prompt_cache_and_speed() {
-        let usage = Usage {
-            prompt_tokens: 34,
-            cached_tokens: 12,
-            completion_tokens: 41,
-            time_to_first_token: Duration::from_millis(210),
-            generation_time: Duration::from_secs(2),
-            ..Usage::default()
-        };
-        assert_eq!(
-            statistics(&FinishReason::Length, &usage, 2048),
-            "[34 prompt tokens (12 cached), first token after 0.21 s, 41 tokens at 20.0 tok/s, context 75 of 2048, \
-             stopped at the limit]"
-        );
-    }
-
-    #[test]
-    fn a_cut_answer_names_the_limit_that_it_reached() {
-        let usage = Usage { completion_tokens: 8, ..Usage::default() };
-        assert!(limit_reached(&usage, Some(8)).ends_with("--max-tokens"));
-        for max_tokens in [None, Some(9)] {
-            assert!(limit_reached(&usage, max_tokens).contains("--ctx-size"));
-        }
-    }
-
-    #[test]
-    fn a_single_token_has_no_speed() {
-        let usage = Usage { prompt_tokens: 1, completion_tokens: 1, ..Usage::default() };
-        assert_eq!(
-            statistics(&FinishReason::StopToken(0), &usage, 8),
-            "[1 prompt tokens, first token after 0.00 s, 1 tokens, context 2 of 8]"
-        );
-    }
 }
