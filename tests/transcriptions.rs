@@ -222,6 +222,9 @@ async fn a_chat_with_a_recording_continues_it_and_one_without_is_refused() {
     }
     for content in [json!("Hello"), json!([{ "type": "text", "text": "Hello" }])] {
         let refused = ask(content).await;
-        assert!(refused["error"]["message"].as_str().unwrap().contains("writes what it hears"), "{refused}");
+        assert!(
+            refused["error"]["message"].as_str().unwrap().contains("writes what it hears and nothing else"),
+            "{refused}"
+        );
     }
 }

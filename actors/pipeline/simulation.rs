@@ -52,6 +52,13 @@ pub fn transcribing_tokenizer() -> Arc<Tokenizer> {
     tokenizer_with(&["<|image|>", "<|audio|>", "<|audio_row|>", "<|audio_end|>", "<asr_text>"], &[])
 }
 
+/// As [`tokenizer`], with the tokens around words of a model that hears a window at a time, from 257 on.
+#[cfg(test)]
+pub(crate) fn marked_tokenizer() -> Arc<Tokenizer> {
+    let tasks = ["<|translate|>", "<|transcribe|>", "<|notimestamps|>"];
+    tokenizer_with(&[&["<|startoftranscript|>", "<|en|>", "<|de|>"][..], &tasks].concat(), &[])
+}
+
 /// As [`infill_tokenizer`], with the tokens of a model whose prompts begin with the suffix.
 #[cfg(test)]
 pub(crate) fn suffix_first_tokenizer() -> Arc<Tokenizer> {

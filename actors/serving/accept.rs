@@ -83,7 +83,6 @@ pub(crate) async fn accept(
     let parts = encoded.iter().map(|item| item.parts.clone()).collect();
     // Before the constraint: what the template says about tools is the reason why a call cannot be required.
     let prompts = tokens_of(prompt, parts, &model, &options).await?;
-    check_leading_rows(&prompts, &model)?;
     let constraint = constraint::compile(&model, constraint, &output, &rules).await?;
     options.sampling.banned_sequences = bad_words(&mut options, constraint.is_some(), &model).await?;
     // A constraint may need special tokens that the publisher bans, and allows no others.
@@ -204,19 +203,6 @@ fn check_media(fields: &[MediaField], options: &GenerationOptions) -> Result<(),
     } else {
         Ok(())
     }
-}
-
-/// Checks that prompts start with the rows of the encoder to which the model attends.
-fn check_leading_rows(prompts: &[PromptTokens], model: &ServedModel) -> Result<(), ApiError> {
-    let rows = model.limits.embeddings.unwrap_or_default().leading_rows;
-    let starts =
-        |prompt: &PromptTokens| prompt.media.first().is_some_and(|span| span.position == 0 && span.rows.len() == rows);
-    if rows == 0 || prompts.iter().all(starts) {
-        return Ok(());
-    }
-    let message = "this model writes what it hears and nothing else: send it a recording, to /v1/audio/transcriptions or in \
-                   a message";
-    Err(ApiError::Unsupported { param: "model".to_owned(), message: message.to_owned() })
 }
 
 async fn tokens_of(

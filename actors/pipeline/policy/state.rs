@@ -29,6 +29,9 @@ use crate::core::tier::Tier;
 /// Maximum number of answer tokens that are charged to a client in advance: few answers are as long as they may be.
 const COUNTED_ANSWER: usize = 512;
 
+/// Why a prompt is refused that does not start with the rows of an encoder.
+const NO_RECORDING: &str = "this model writes what it hears and nothing else: its prompt must start with a recording";
+
 /// The scheduling state: sequences, KV blocks and steps in flight.
 #[derive(Debug)]
 pub struct Policy {
@@ -345,6 +348,10 @@ impl Policy {
     fn validate_media(&self, submission: &Submission) -> Result<(), SubmitError> {
         let Submission { media, prompt, hidden, scores_prompt, .. } = submission;
         let refuse = |reason: String| Err(SubmitError::InvalidPrompt(reason));
+        let leading = self.limits.embeddings.unwrap_or_default().leading_rows;
+        if leading > 0 && media.runs().first().is_none_or(|first| first.positions() != (0..leading)) {
+            return refuse(NO_RECORDING.into());
+        }
         if media.is_empty() {
             return Ok(());
         }

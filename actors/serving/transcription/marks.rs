@@ -64,8 +64,7 @@ impl Marks {
             Ok([token]) => Some(*token),
             _ => None,
         };
-        let [start, translate, transcribe] =
-            ["<|startoftranscript|>", "<|translate|>", "<|transcribe|>"].map(|spelling| token(spelling));
+        let [start, translate, transcribe] = ["<|startoftranscript|>", "<|translate|>", "<|transcribe|>"].map(&token);
         let without_times = token("<|notimestamps|>")?;
         // Not every tokenizer has the tokens of times, which follow all others.
         let first_time = without_times + 1;
@@ -173,5 +172,55 @@ impl Open {
         let is_complete = !tokens.is_empty() && logprobs.len() == tokens.len();
         let logprob = is_complete.then(|| logprobs.iter().sum::<f64>() / tokens.len() as f64);
         (!text.is_empty()).then_some(Segment { start, end: end.max(start), text, tokens, logprob })
+    }
+}
+
+#[allow(clippy::unwrap_used)]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::simulation::marked_tokenizer;
+
+    /// Tokens of bytes, the end, and from 257 on the start, two languages, two tasks, no times; then times.
+    fn marks() -> Marks {
+        Marks::of(&marked_tokenizer(), 100).unwrap()
+    }
+
+    fn heard(tokens: &[TokenId]) -> Heard {
+        marks().read(&Answer { tokens: tokens.to_vec(), ..Answer::default() }, 1.9, &marked_tokenizer())
+    }
+
+    fn lark(language: Option<&str>, task: Task, has_times: bool) -> String {
+        let Grammar::Lark(lark) = marks().constraint(language, task, has_times).unwrap().grammar else { panic!() };
+        lark.lines().next().unwrap().to_owned()
+    }
+
+    #[test]
+    fn an_answer_has_the_language_the_task_and_words() {
+        assert_eq!(lark(None, Task::Transcribe, false), "start: <[258-259]> <[261]> <[262]> WORDS");
+        assert_eq!(lark(Some("German"), Task::Translate, false), "start: <[259]> <[260]> <[262]> WORDS");
+        let timed = "start: <[258]> <[261]> <[263-313]> WORDS <[263-363]> part*";
+        assert_eq!(lark(Some("en"), Task::Transcribe, true), timed);
+        assert!(marks().constraint(Some("fr"), Task::Transcribe, false).is_err());
+        assert_eq!(Marks::of(&crate::pipeline::simulation::tokenizer(), 100), None);
+    }
+
+    #[test]
+    fn words_are_between_times() {
+        let [a, b] = [u32::from(b'a'), u32::from(b'b')];
+        let found = heard(&[259, 261, 263, a, b, 313, 323, b, 363, 256]);
+        assert_eq!(found.language.as_deref(), Some("de"));
+        let segment = |start, end, tokens: &[TokenId], text: &str| Segment {
+            start,
+            end,
+            text: text.to_owned(),
+            tokens: tokens.to_vec(),
+            logprob: None,
+        };
+        // A time after the end of the window is its end.
+        assert_eq!(found.segments, [segment(0.0, 1.0, &[a, b], "ab"), segment(1.2, 1.9, &[b], "b")]);
+        let without = heard(&[258, 261, 262, a, b]);
+        assert_eq!(without.segments, [segment(0.0, 1.9, &[a, b], "ab")]);
+        assert_eq!(heard(&[258, 261, 263, 270]).segments, []);
     }
 }

@@ -72,7 +72,8 @@ mod tests {
 
     #[test]
     fn a_short_recording_is_one_window_and_silence_is_none() {
-        assert_eq!(of(&[0.1; 1000], 1000), [0..1000]);
+        let windows = of(&[0.1; 1000], 1000);
+        assert!(windows.len() == 1 && windows[0] == (0..1000), "{windows:?}");
         assert!(of(&[1e-5; 3000], 1000).is_empty() && of(&[], 1000).is_empty());
         let mut samples = vec![0.0; 3 * SAMPLE_RATE];
         samples[2 * SAMPLE_RATE + 100] = 0.5;

@@ -1,7 +1,5 @@
 //! Models of an encoder and a decoder, whose config has the sizes of both: those of the decoder under the usual names.
 
-use serde_json::Value as Json;
-
 use super::config::Config;
 use super::error::HuggingFaceError;
 use super::half_layers::LAYERS;
@@ -43,7 +41,7 @@ impl Keys<'_> {
     /// The rows of the encoder, and the layers that attend to them.
     pub(super) fn cross_attention(&mut self) -> Result<(), HuggingFaceError> {
         let layers = self.config.list(LAYERS)?.into_iter().flatten();
-        let are_cross: Vec<bool> = layers.map(|name| *name == Json::from(CROSS_ATTENTION)).collect();
+        let are_cross: Vec<bool> = layers.map(|name| *name == CROSS_ATTENTION).collect();
         if are_cross.contains(&true) {
             let rows = u32::try_from(self.config.size(ROWS)?).unwrap_or(u32::MAX);
             self.add("attention.encoder_rows", rows);

@@ -116,6 +116,21 @@ fn no_chunk_limit_divides_rows_that_see_each_other() {
 }
 
 #[test]
+fn a_model_that_attends_to_an_encoder_takes_no_other_prompts() {
+    let embeddings = Some(EmbeddingLimits { leading_rows: 40, ..EMBEDDINGS });
+    let mut policy = Policy::new(CONFIG, EngineLimits { embeddings, ..media_limits() });
+    let mut submit = |id: u64, media: Vec<MediaRun>| {
+        let submission = Submission { id: RequestId(id), ..submission(1, 100) };
+        policy.submit(with_media(submission, media, false)).map(drop)
+    };
+    for (id, media) in [vec![], vec![run(1, &media(1, 40))], vec![run(0, &media(1, 39))]].into_iter().enumerate() {
+        let error = submit(id as u64, media).unwrap_err().to_string();
+        assert!(error.contains("must start with a recording"), "{error}");
+    }
+    submit(9, vec![run(0, &media(1, 40))]).unwrap();
+}
+
+#[test]
 fn prompts_share_blocks_up_to_the_first_media_that_differs() {
     let config = PolicyConfig { prefill_chunk_tokens: 512, ..CONFIG };
     for see_each_other in [false, true] {
