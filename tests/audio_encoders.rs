@@ -18,6 +18,8 @@ use cuelight_engine::vision::PreparedImage;
 use proptest::prelude::*;
 use serde::Deserialize;
 
+#[path = "support/clip.rs"]
+mod clips;
 #[path = "support/media_prompt.rs"]
 mod media_prompt;
 #[path = "support/test_seed.rs"]
@@ -25,6 +27,7 @@ mod test_seed;
 #[path = "support/vulkan_device.rs"]
 mod vulkan_device;
 
+use clips::float_clip;
 use media_prompt::{
     DEVICE_GATE, ExpectedPrompt, GATE, GivenRows, distance, expected_in, is_whole, text_of, tower_options,
 };
@@ -105,14 +108,8 @@ impl Expected {
     }
 
     fn prepare(&self, samples: usize) -> PreparedAudio {
-        plan(&self.options()).unwrap().preparation().audio.unwrap().prepare(&clip(samples)).unwrap()
+        plan(&self.options()).unwrap().preparation().audio.unwrap().prepare(&float_clip(samples)).unwrap()
     }
-}
-
-/// The clip that the generator makes by the same formula.
-fn clip(samples: usize) -> Vec<f32> {
-    let sample = |index: i64| ((index * index * 7 + index * 13) % 2001 - 1000) * (1 + index / 700 % 4) * 8;
-    (0..samples as i64).map(|index| sample(index) as f32 / 32_768.0).collect()
 }
 
 #[test]
@@ -211,7 +208,7 @@ fn a_directory_gives_the_bits_of_its_file() {
             let preparation = planned.preparation().audio.unwrap();
             let mut encoder = planned.load(&LoadCancel::default()).unwrap();
             let of_clip = |of_clip: &ExpectedClip| {
-                let prepared = PreparedMedia::Audio(preparation.prepare(&clip(of_clip.samples)).unwrap());
+                let prepared = PreparedMedia::Audio(preparation.prepare(&float_clip(of_clip.samples)).unwrap());
                 let rows = encoder.encode(&prepared, &LoadCancel::default()).unwrap();
                 (prepared, rows.into_iter().map(f32::to_bits).collect::<Vec<_>>())
             };
@@ -331,7 +328,7 @@ proptest! {
         if let Ok(planned) = plan(&tower_options(file.path().to_owned())) {
             prop_assert!(planned.bytes() < 1 << 40);
             if let Some(audio) = planned.preparation().audio {
-                prop_assert!(audio.prepare(&clip(3000)).is_ok());
+                prop_assert!(audio.prepare(&float_clip(3000)).is_ok());
             }
         }
     }

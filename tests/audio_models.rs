@@ -11,11 +11,14 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+#[path = "support/clip.rs"]
+mod clips;
 #[path = "support/server_process.rs"]
 mod server_process;
 #[path = "support/wav.rs"]
 mod wav_file;
 
+use clips::clip;
 use server_process::ServerProcess;
 use wav_file::wav;
 
@@ -51,10 +54,9 @@ fn expected(family: &str) -> Expected {
     serde_json::from_slice(&std::fs::read(folder(family).join("expected.json")).unwrap()).unwrap()
 }
 
-/// The clip that the generator makes by the same formula, as a WAV file.
+/// A clip of the generator as a WAV file.
 fn file(Clip { samples }: &Clip) -> Vec<u8> {
-    let sample = |index: i64| ((index * index * 7 + index * 13) % 2001 - 1000) * (1 + index / 700 % 4) * 8;
-    wav(&(0..*samples as i64).map(|index| sample(index) as i16).collect::<Vec<_>>())
+    wav(&clip(*samples))
 }
 
 async fn start(family: &str, projector: &str) -> ServerProcess {

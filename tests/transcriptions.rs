@@ -12,11 +12,14 @@ use base64::engine::general_purpose::STANDARD;
 use reqwest::Client;
 use serde_json::{Value, json};
 
+#[path = "support/clip.rs"]
+mod clips;
 #[path = "support/server_process.rs"]
 mod server_process;
 #[path = "support/wav.rs"]
 mod wav_file;
 
+use clips::clip;
 use server_process::ServerProcess;
 use wav_file::wav;
 
@@ -34,10 +37,9 @@ async fn start() -> ServerProcess {
     ServerProcess::start_model(&folder().join("directory"), &["--alias", "whisper", "--kv-type", "f32"]).await
 }
 
-/// The clip that the generator makes by the same formula, as a WAV file.
+/// A clip of the generator as a WAV file.
 fn recording(samples: usize) -> Vec<u8> {
-    let sample = |index: i64| ((index * index * 7 + index * 13) % 2001 - 1000) * (1 + index / 700 % 4) * 8;
-    wav(&(0..samples as i64).map(|index| sample(index) as i16).collect::<Vec<_>>())
+    wav(&clip(samples))
 }
 
 /// The body of a form, whose boundary is `border`.

@@ -11,11 +11,14 @@ use cuelight_engine::projector::{PreparedMedia, plan};
 use cuelight_engine::tower::TowerOptions;
 use serde::Deserialize;
 
+#[path = "support/clip.rs"]
+mod clips;
 #[path = "support/media_prompt.rs"]
 mod media_prompt;
 #[path = "support/vulkan_device.rs"]
 mod vulkan_device;
 
+use clips::float_clip;
 use media_prompt::{DEVICE_GATE, ExpectedPrompt, GATE, GivenRows, distance, tower_options};
 use vulkan_device::has_device;
 
@@ -41,17 +44,11 @@ fn expected() -> Expected {
     serde_json::from_slice(&std::fs::read(folder().join("expected.json")).unwrap()).unwrap()
 }
 
-/// The clip that the generator makes by the same formula.
-fn clip(samples: usize) -> Vec<f32> {
-    let sample = |index: i64| ((index * index * 7 + index * 13) % 2001 - 1000) * (1 + index / 700 % 4) * 8;
-    (0..samples as i64).map(|index| sample(index) as f32 / 32_768.0).collect()
-}
-
 /// The rows of the clip.
 fn rows(options: &TowerOptions) -> Vec<f32> {
     let planned = plan(options).unwrap_or_else(|error| panic!("{error}"));
     assert!(planned.describe().contains("audio: Whisper, 3 layers, 80 mel bins"), "{}", planned.describe());
-    let prepared = planned.preparation().audio.unwrap().prepare(&clip(expected().samples)).unwrap();
+    let prepared = planned.preparation().audio.unwrap().prepare(&float_clip(expected().samples)).unwrap();
     let mut encoder = planned.load(&LoadCancel::default()).unwrap();
     encoder.encode(&PreparedMedia::Audio(prepared), &LoadCancel::default()).unwrap()
 }
@@ -96,8 +93,8 @@ fn rows_and_log_probabilities_are_those_of_transformers_on_a_device() {
 fn a_clip_longer_than_a_window_is_refused_with_the_limit() {
     let preparation = plan(&tower_options(directory())).unwrap().preparation().audio.unwrap();
     assert_eq!(preparation.most_samples(), Some(96 * 160));
-    assert_eq!(preparation.prepare(&clip(96 * 160)).unwrap().rows(), 48);
-    let error = preparation.prepare(&clip(96 * 160 + 1)).unwrap_err();
+    assert_eq!(preparation.prepare(&float_clip(96 * 160)).unwrap().rows(), 48);
+    let error = preparation.prepare(&float_clip(96 * 160 + 1)).unwrap_err();
     assert_eq!(error, AudioError::TooLong { samples: 96 * 160 + 1, most: 96 * 160 });
 }
 

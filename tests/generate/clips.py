@@ -12,6 +12,6 @@ FRAMES = 2 * ROWS
 
 
 def clip(samples: int) -> np.ndarray:
-    """[samples] in 16 bits: the formula of `tests/audio_encoders.rs`."""
+    """[samples] in 16 bits: the formula of `tests/support/clip.rs`."""
     index = np.arange(samples, dtype=np.int64)
     return ((index * index * 7 + index * 13) % 2001 - 1000) * (1 + index // 700 % 4) * 8
