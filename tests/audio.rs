@@ -156,7 +156,7 @@ async fn files_beyond_the_limits_are_refused_with_the_setting() {
         (json!([of(wav(&[0; 20_000]))]), "--max-audio-size"),
         (json!([of(slow)]), "--max-audio-seconds"),
         (json!([input_audio(1), input_audio(2), input_audio(3)]), "--max-audio"),
-        (json!([of(b"OggS and more".to_vec())]), "it is not a WAV, MP3, FLAC, Ogg Vorbis or AAC file"),
+        (json!([of(b"OggS and more".to_vec())]), "it is not a WAV, MP3, FLAC, Ogg Vorbis, Opus, WebM or AAC file"),
         (json!([of(wav(&[0; 10]))]), "too few"),
         (json!([audio_url("https://example.org/a.wav")]), "--media-host"),
         (json!([{ "type": "input_audio", "input_audio": { "format": "wav" } }]), "input_audio.data"),
