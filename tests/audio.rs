@@ -156,7 +156,7 @@ async fn files_beyond_the_limits_are_refused_with_the_setting() {
         (json!([of(wav(&[0; 20_000]))]), "--max-audio-size"),
         (json!([of(slow)]), "--max-audio-seconds"),
         (json!([input_audio(1), input_audio(2), input_audio(3)]), "--max-audio"),
-        (json!([of(b"OggS and more".to_vec())]), "it is not a WAV, MP3, FLAC, Ogg Vorbis or AAC file"),
+        (json!([of(b"OggS and more".to_vec())]), "it is not a WAV, MP3, FLAC, Ogg Vorbis, Opus, WebM or AAC file"),
         (json!([of(wav(&[0; 10]))]), "too few"),
         (json!([audio_url("https://example.org/a.wav")]), "--media-host"),
         (json!([{ "type": "input_audio", "input_audio": { "format": "wav" } }]), "input_audio.data"),
@@ -257,4 +257,22 @@ async fn forms_that_are_not_read_are_refused_by_field() {
     let without = Server::start(common::model()).await;
     let answer = transcribe(&without, Some(&file), &[]).await;
     assert!(answer.status == 400 && answer.text().contains("text only"), "{}", answer.text());
+}
+
+#[tokio::test]
+async fn voice_messages_and_recordings_of_browsers_are_taken_by_both_routes() {
+    let server = Server::start(model()).await;
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/audio_files");
+    // The rows of 0.25 seconds; those of WebM end with the last packet, 0.26 or 0.27 seconds after the start.
+    for (name, rows) in [("voice.opus", 25..=25), ("tone.opus", 25..=25), ("tone.webm", 25..=27)] {
+        let file = std::fs::read(folder.join(name)).unwrap();
+        let part =
+            json!({ "type": "input_audio", "input_audio": { "data": STANDARD.encode(&file), "format": "opus" } });
+        let answer = server.ok(CHAT, &chat(json!([part, text("what?")]))).await;
+        // "user:", the clip between its two tokens, "what?\n", "assistant:".
+        let tokens = answer["usage"]["prompt_tokens"].as_u64().unwrap() - (5 + 2 + 6 + 10);
+        assert!(rows.contains(&tokens), "{name}: {tokens}");
+        let transcript = transcribe(&server, Some(&file), &[("model", MODEL), ("max_tokens", "6")]).await;
+        assert_eq!(transcript.status, 200, "{name}: {}", transcript.text());
+    }
 }

@@ -48,7 +48,7 @@ Times need a model of the family Whisper. Another model with an audio encoder wr
 pub struct Args {
     #[arg(value_name = "MODEL", help = model_help::model())]
     model: String,
-    /// The recordings: WAV, MP3, FLAC, Ogg Vorbis or AAC files.
+    /// The recordings: WAV, MP3, FLAC, Ogg Vorbis, Opus, WebM or AAC files.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// The form of the transcript.

@@ -1,4 +1,4 @@
-//! Reads audio files: WAV, MP3, FLAC, Ogg Vorbis, and AAC as such or in MP4.
+//! Reads audio files: WAV, MP3, FLAC, AAC as such or in MP4, and Vorbis and Opus in Ogg or WebM.
 //!
 //! Channels become one, and the samples get the rate that encoders take. The length is limited while a file is decoded, because not
 //! every format states it.
@@ -9,12 +9,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use cuelight_engine::audio::SAMPLE_RATE;
 use rubato::audioadapter_buffers::owned::InterleavedOwned;
 use rubato::{Async, FixedAsync, Resampler, SincInterpolationParameters, SincInterpolationType, WindowFunction};
-use symphonia::core::codecs::audio::{AudioDecoder, AudioDecoderOptions};
+use symphonia::core::codecs::audio::well_known::CODEC_ID_OPUS;
+use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoder, AudioDecoderOptions};
 use symphonia::core::errors::Error;
 use symphonia::core::formats::probe::Hint;
 use symphonia::core::formats::{FormatOptions, FormatReader, TrackType};
 use symphonia::core::io::{MediaSourceStream, MediaSourceStreamOptions};
 use symphonia::core::meta::MetadataOptions;
+
+use super::opus::{self, OpusDecoder, OpusError};
 
 /// The rates that are read.
 const RATES: std::ops::RangeInclusive<u32> = 4_000..=384_000;
@@ -23,8 +26,11 @@ const RATES: std::ops::RangeInclusive<u32> = 4_000..=384_000;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AudioFileError {
     /// It has no format or codec that is read.
-    #[error("it is not a WAV, MP3, FLAC, Ogg Vorbis or AAC file")]
+    #[error("it is not a WAV, MP3, FLAC, Ogg Vorbis, Opus, WebM or AAC file")]
     UnknownFormat,
+    /// Its Opus audio is not decoded.
+    #[error(transparent)]
+    Opus(#[from] OpusError),
     /// It is longer than is accepted.
     #[error("it is longer than the {most} seconds that this server accepts (--max-audio-seconds)")]
     TooLong {
@@ -74,13 +80,8 @@ impl<'a> AudioFile<'a> {
         let track = format.default_track(TrackType::Audio).ok_or(AudioFileError::UnknownFormat)?;
         let parameters = track.codec_params.as_ref().and_then(|parameters| parameters.audio());
         let parameters = parameters.ok_or(AudioFileError::UnknownFormat)?;
-        let rate = parameters.sample_rate.ok_or(AudioFileError::UnknownFormat)?;
-        if !RATES.contains(&rate) {
-            return Err(AudioFileError::Rate(rate));
-        }
-        let decoder = symphonia::default::get_codecs()
-            .make_audio_decoder(parameters, &AudioDecoderOptions::default())
-            .map_err(|_| AudioFileError::UnknownFormat)?;
+        let rate = rate_of(parameters)?;
+        let decoder = decoder_of(parameters)?;
         let stated = track.num_frames.map(|frames| frames.div_ceil(u64::from(rate)));
         if stated.is_some_and(|seconds| seconds > most_seconds as u64) {
             return Err(AudioFileError::TooLong { most: most_seconds });
@@ -151,6 +152,26 @@ impl<'a> AudioFile<'a> {
             }
         }
     }
+}
+
+/// The samples of a second that are decoded.
+fn rate_of(parameters: &AudioCodecParameters) -> Result<u32, AudioFileError> {
+    // WebM files may state the rate of the microphone instead.
+    if parameters.codec == CODEC_ID_OPUS {
+        return Ok(opus::RATE);
+    }
+    let rate = parameters.sample_rate.ok_or(AudioFileError::UnknownFormat)?;
+    if RATES.contains(&rate) { Ok(rate) } else { Err(AudioFileError::Rate(rate)) }
+}
+
+/// The decoder of a codec.
+fn decoder_of(parameters: &AudioCodecParameters) -> Result<Box<dyn AudioDecoder>, AudioFileError> {
+    if parameters.codec == CODEC_ID_OPUS {
+        return Ok(Box::new(OpusDecoder::new(parameters)?));
+    }
+    symphonia::default::get_codecs()
+        .make_audio_decoder(parameters, &AudioDecoderOptions::default())
+        .map_err(|_| AudioFileError::UnknownFormat)
 }
 
 /// The samples at the rate of encoders.
@@ -256,16 +277,35 @@ pub(crate) mod tests {
         2.0 * sum(f64::sin).hypot(sum(f64::cos)) / samples.len() as f64
     }
 
+    const FIXTURES: [&str; 8] =
+        ["tone.mp3", "tone.flac", "tone.ogg", "tone.aac", "tone.m4a", "tone.opus", "tone.webm", "voice.opus"];
+
     #[test]
     fn each_format_gives_the_tone_in_it() {
-        for name in ["tone.mp3", "tone.flac", "tone.ogg", "tone.aac", "tone.m4a"] {
+        for name in FIXTURES {
             let samples = read(&fixture(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
             // Some codecs add silence.
             assert!((3_900..5_500).contains(&samples.len()), "{name}: {}", samples.len());
             let (tone, other) = (part_of(&samples, 440.0), part_of(&samples, 1000.0));
             assert!((0.35..0.55).contains(&tone) && other < 0.02, "{name}: {tone} {other}");
         }
-        assert_eq!(read(&fixture("tone.opus")).unwrap_err(), AudioFileError::UnknownFormat);
+    }
+
+    #[test]
+    fn opus_has_the_length_of_the_recording() {
+        for name in ["tone.opus", "voice.opus"] {
+            assert_eq!(read(&fixture(name)).unwrap().len(), SAMPLE_RATE / 4, "{name}");
+        }
+        // What follows the recording in its last packet stays: WebM says so where the demultiplexer does not look.
+        assert!((4_000..4_320).contains(&read(&fixture("tone.webm")).unwrap().len()));
+    }
+
+    #[test]
+    fn opus_with_other_channels_is_refused_with_the_reason() {
+        let mut bytes = fixture("tone.webm");
+        let header = bytes.windows(8).position(|bytes| bytes == b"OpusHead").unwrap();
+        bytes[header + 18] = 1;
+        assert_eq!(read(&bytes).unwrap_err(), AudioFileError::Opus(OpusError::Mapping(1)));
     }
 
     #[test]
@@ -297,7 +337,7 @@ pub(crate) mod tests {
         #![proptest_config(ProptestConfig::with_cases(300))]
         #[test]
         fn damaged_files_give_samples_or_an_error(
-            name in prop::sample::select(vec!["wav", "tone.mp3", "tone.flac", "tone.ogg", "tone.aac", "tone.m4a"]),
+            name in prop::sample::select([&["wav"][..], &FIXTURES].concat()),
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
             cut in 0usize..400,
         ) {

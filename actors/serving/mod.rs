@@ -6,7 +6,7 @@
 //!
 //! - [`request`], [`options`], [`tenancy`], [`prompt`], [`infill`], [`chat_prompt`], [`thinking`]: what a client asks for
 //! - [`media`]: the images and audio of a request to embedding rows; [`media_source`], [`media_fetch`], [`media_host`]: where they
-//!   are; [`media_preparation`], [`image_file`], [`audio_file`]: how their files are read, within [`media_limits`];
+//!   are; [`media_preparation`], [`image_file`], [`audio_file`], [`opus`]: how their files are read, within [`media_limits`];
 //!   [`media_insertion`]: their places in the prompt
 //! - [`accept`], [`constraint`], `bad_words`, `prompt_limit`, [`generations`], [`answers`]: the sequences and what they generate
 //! - [`embed`]: texts to vectors; [`score`]: texts to how relevant or similar they are; `vectors`: what both compute
@@ -36,6 +36,7 @@ mod media_preparation;
 pub(crate) mod media_source;
 pub(crate) mod memory;
 pub(crate) mod options;
+mod opus;
 pub(crate) mod prompt;
 mod prompt_limit;
 pub(crate) mod request;

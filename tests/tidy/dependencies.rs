@@ -36,6 +36,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("symphonia-common", "MPL-2.0"),
     ("symphonia-core", "MPL-2.0"),
     ("symphonia-format-isomp4", "MPL-2.0"),
+    ("symphonia-format-mkv", "MPL-2.0"),
     ("symphonia-format-ogg", "MPL-2.0"),
     ("symphonia-format-riff", "MPL-2.0"),
     ("symphonia-metadata", "MPL-2.0"),

@@ -146,7 +146,7 @@ const TEXT: &[Field] = &[
 ];
 
 const AUDIO_FILE: &[Field] = &[
-    field("file", Text, "The audio file: WAV, MP3, FLAC, Ogg Vorbis or AAC."),
+    field("file", Text, "The audio file: WAV, MP3, FLAC, Ogg Vorbis, Opus, WebM or AAC."),
     field("language", Text, "The language that is spoken."),
     field("prompt", Text, "Text before it, for spelling and style."),
     field("response_format", Text, "json, text, verbose_json, srt or vtt."),

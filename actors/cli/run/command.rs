@@ -148,7 +148,7 @@ pub fn parse(entered: &str) -> Line {
 pub fn media_in(text: &str) -> Vec<(MediaKind, PathBuf)> {
     const ENDS: [(MediaKind, &[&str]); 2] = [
         (MediaKind::Image, &[".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp"]),
-        (MediaKind::Audio, &[".wav", ".mp3", ".flac", ".ogg", ".aac", ".m4a"]),
+        (MediaKind::Audio, &[".wav", ".mp3", ".flac", ".ogg", ".opus", ".webm", ".aac", ".m4a"]),
     ];
     let kind_of = |path: PathBuf| {
         let name = path.to_string_lossy().to_ascii_lowercase();

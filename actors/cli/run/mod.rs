@@ -78,7 +78,8 @@ pub struct Args {
     /// Image to ask about, a PNG, JPEG, WebP, GIF or BMP file, for a model with a vision tower; repeat the flag for several.
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
-    /// Audio to ask about, a WAV, MP3, FLAC, Ogg Vorbis or AAC file, for a model with an audio encoder; repeat the flag for several.
+    /// Audio to ask about, a WAV, MP3, FLAC, Ogg Vorbis, Opus, WebM or AAC file, for a model with an audio encoder; repeat the flag for
+    /// several.
     #[arg(long, value_name = "FILE")]
     audio: Vec<PathBuf>,
     /// Send the text to the model as it is, without the chat template.
