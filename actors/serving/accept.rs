@@ -22,7 +22,7 @@ use super::prompt::{PromptField, PromptTokens};
 use super::prompt_limit::keep_end;
 use super::request::{OutputOptions, PromptInput, ServingRequest, ToolChoice};
 use super::served::Served;
-use super::transcription::TranscriptForm;
+use super::transcription::form::TranscriptForm;
 use crate::models::Models;
 use crate::output::OutputParser;
 use crate::pipeline::runtime::{OutputRules, ServedModel};

@@ -9,7 +9,7 @@ use super::chat_prompt::ChatPrompt;
 use super::media_source::MediaField;
 use super::options::GenerationOptions;
 use super::prompt::PromptField;
-use super::transcription::TranscriptionRequest;
+use super::transcription::request::TranscriptionRequest;
 use crate::output::ToolSpec;
 
 /// What a client asks for.

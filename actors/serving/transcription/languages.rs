@@ -118,6 +118,11 @@ pub(super) fn name_of(code: &str) -> Option<&'static str> {
     LANGUAGES.iter().find(|(known, _)| *known == code).map(|(_, name)| *name)
 }
 
+/// The name of a language in lower case, as OpenAI's API has it, or its code if it has no name here.
+pub(crate) fn language_name(code: &str) -> String {
+    name_of(code).map_or_else(|| code.to_owned(), str::to_lowercase)
+}
+
 /// The code, among those that a model knows, of a language that is given by its code or its name.
 ///
 /// # Errors

@@ -9,11 +9,10 @@ use cuelight_engine::engine::TokenId;
 use cuelight_engine::format::tokenizer::Tokenizer;
 use cuelight_engine::sample::JointTokens;
 
-use super::Task;
 use super::languages::code_of;
+use super::task::Task;
 use crate::serving::answers::Answer;
 use crate::serving::error::ApiError;
-use crate::serving::request::ConstraintField;
 
 /// Seconds from the time of a token to that of the next one.
 const SECONDS: f64 = 0.02;
@@ -94,7 +93,7 @@ impl Marks {
     ///
     /// # Errors
     /// [`ApiError`] for a language that the model does not know, or a task that it has not learnt.
-    pub fn constraint(&self, language: Option<&str>, task: Task, has_times: bool) -> Result<ConstraintField, ApiError> {
+    pub fn grammar(&self, language: Option<&str>, task: Task, has_times: bool) -> Result<Grammar, ApiError> {
         let (first, last) = (self.times.start(), self.times.end());
         let words = match has_times {
             false => format!("<[{}]> WORDS", self.without_times),
@@ -104,7 +103,7 @@ impl Marks {
         let part = format!("<[{first}-{last}]> WORDS <[{first}-{last}]>");
         // Some tokenizers have times as usual tokens, which are no words.
         let lark = format!("start: {before}{words}\npart: {part}\nWORDS: /([^<]|<[^|])+/\n");
-        Ok(ConstraintField { path: "language".to_owned(), grammar: Grammar::Lark(lark) })
+        Ok(Grammar::Lark(lark))
     }
 
     /// The language and the task.
@@ -191,7 +190,7 @@ mod tests {
     }
 
     fn lark(language: Option<&str>, task: Task, has_times: bool) -> String {
-        let Grammar::Lark(lark) = marks().constraint(language, task, has_times).unwrap().grammar else { panic!() };
+        let Grammar::Lark(lark) = marks().grammar(language, task, has_times).unwrap() else { panic!() };
         lark.lines().next().unwrap().to_owned()
     }
 
@@ -201,7 +200,7 @@ mod tests {
         assert_eq!(lark(Some("German"), Task::Translate, false), "start: <[259]> <[260]> <[262]> WORDS");
         let timed = "start: <[258]> <[261]> <[263-313]> WORDS <[263-363]> part*";
         assert_eq!(lark(Some("en"), Task::Transcribe, true), timed);
-        assert!(marks().constraint(Some("fr"), Task::Transcribe, false).is_err());
+        assert!(marks().grammar(Some("fr"), Task::Transcribe, false).is_err());
         assert_eq!(Marks::of(&crate::pipeline::simulation::tokenizer(), 100), None);
     }
 

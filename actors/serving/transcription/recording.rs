@@ -6,9 +6,10 @@ use std::sync::Arc;
 use cuelight_engine::audio::SAMPLE_RATE;
 use cuelight_engine::media::MediaKind;
 
+use super::form::TranscriptForm;
 use super::marks::Marks;
+use super::request::TranscriptionRequest;
 use super::windows;
-use super::{TranscriptForm, TranscriptionRequest};
 use crate::pipeline::runtime::ServedModel;
 use crate::serving::audio_file::{AudioFile, AudioFileError};
 use crate::serving::blocking::on_blocking_thread;

@@ -6,8 +6,9 @@ use axum::response::{IntoResponse, Response};
 use cuelight_engine::media::MediaKind;
 use serde_json::Value;
 
+use super::asked::Asked;
+use super::events::{delta, done, usage};
 use super::format::Format;
-use super::{Asked, delta, done, usage};
 use crate::api::openai::sse::{self, Chunks};
 use crate::api::request_memory::Reservation;
 use crate::api::server::Server;
@@ -17,7 +18,8 @@ use crate::serving::answers::{AnswerEvent, Answers};
 use crate::serving::error::ApiError;
 use crate::serving::media_source::{MediaField, MediaSource};
 use crate::serving::request::{OutputOptions, PromptInput, ServingRequest};
-use crate::serving::transcription::{TranscriptForm, TranscriptReader};
+use crate::serving::transcription::form::TranscriptForm;
+use crate::serving::transcription::reader::TranscriptReader;
 
 pub(super) async fn answer(
     server: &Server,

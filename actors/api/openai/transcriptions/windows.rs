@@ -10,18 +10,21 @@ use futures_util::{Stream, StreamExt, stream};
 use serde_json::Value;
 use tokio::time::sleep;
 
+use super::asked::Asked;
+use super::events::{delta, done, usage};
 use super::format::Transcript;
-use super::{Asked, delta, done, usage};
 use crate::api::caller::Caller;
 use crate::api::request_memory::{RequestMemory, Reservation};
 use crate::api::server::SharedServer;
+use crate::core::shared_limit::Client;
 use crate::serving::accept::accept;
 use crate::serving::answers::{Answer, Finish};
 use crate::serving::error::ApiError;
 use crate::serving::request::{ConstraintField, OutputOptions, PromptInput, ServingRequest};
+use crate::serving::transcription::languages::language_name;
 use crate::serving::transcription::marks::{Heard, Marks, Segment};
 use crate::serving::transcription::recording::{Recording, Window};
-use crate::serving::transcription::{Task, language_name};
+use crate::serving::transcription::task::Task;
 
 /// Windows that are computed at the same time.
 const AT_ONCE: usize = 4;
@@ -37,7 +40,8 @@ pub(super) async fn answer(
     window: (Arc<Marks>, usize),
 ) -> Result<Response, ApiError> {
     let has_times = asked.format.has_times();
-    let constraint = window.0.constraint(asked.request.language.as_deref(), asked.request.task, has_times)?;
+    let grammar = window.0.grammar(asked.request.language.as_deref(), asked.request.task, has_times)?;
+    let constraint = ConstraintField { path: "language".to_owned(), grammar };
     let recording = Recording::read(file, window, &server.limits().media, &mut memory).await?;
     let (format, is_streamed) = (asked.format, asked.options.stream.is_some());
     let (task, duration) = (asked.request.task, recording.seconds);
@@ -63,7 +67,7 @@ pub(super) async fn answer(
 /// What is needed to hear a window.
 struct Hearer {
     server: SharedServer,
-    client: crate::core::shared_limit::Client,
+    client: Client,
     asked: Asked,
     constraint: ConstraintField,
     marks: Arc<Marks>,

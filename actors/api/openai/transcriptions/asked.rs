@@ -1,0 +1,37 @@
+//! What a client asks for.
+
+use super::format::Format;
+use crate::api::caller::Caller;
+use crate::api::fields::Fields;
+use crate::api::openai::sampling;
+use crate::api::server::Server;
+use crate::serving::error::ApiError;
+use crate::serving::options::GenerationOptions;
+use crate::serving::transcription::request::TranscriptionRequest;
+use crate::serving::transcription::task::Task;
+
+/// What a client asks for, without its file.
+pub(super) struct Asked {
+    pub model: Option<String>,
+    pub options: GenerationOptions,
+    pub format: Format,
+    /// Without audio.
+    pub request: TranscriptionRequest,
+}
+
+impl Asked {
+    /// Reads the fields of a form.
+    pub fn read(server: &Server, caller: &Caller, fields: &Fields<'_>, task: Task) -> Result<Self, ApiError> {
+        let tenancy = caller.tenancy(fields, &server.options())?;
+        let text = |name: &str| -> Result<Option<String>, ApiError> {
+            Ok(fields.string(name)?.filter(|text| !text.is_empty()).map(str::to_owned))
+        };
+        let (language, before) = (text("language")?, text("prompt")?);
+        Ok(Asked {
+            model: fields.string("model")?.map(str::to_owned),
+            options: sampling::read(fields, tenancy, fields.count("max_tokens", 1)?, None)?,
+            format: Format::read(fields)?,
+            request: TranscriptionRequest { audio: Vec::new(), language, before, task },
+        })
+    }
+}
