@@ -4,7 +4,7 @@
 //! - [`asked`]: what a client asks for
 //! - [`whole`]: a chat model with an audio encoder hears the whole file and answers once
 //! - [`windows`]: a model that hears a window at a time answers for each
-//! - [`format`]: the forms of a transcript; [`events`]: those of a stream
+//! - [`mod@format`]: the forms of a transcript; [`events`]: those of a stream
 
 mod asked;
 mod events;
