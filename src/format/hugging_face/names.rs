@@ -214,7 +214,10 @@ pub(super) fn fate(family: &Family, n_layers: usize, name: &str) -> Fate {
     let of_layer = family.names.iter().copied().chain([COMMON]);
     let parts = family.parts_of_layer;
     match layer.parse::<usize>().map(|layer| first + layer) {
-        Ok(layer) if !parts.is_empty() && layer < n_layers / parts.len() => {
+        Ok(layer) if !parts.is_empty() => {
+            if layer >= n_layers / parts.len() {
+                return Fate::Ignored;
+            }
             let of_part = |(part, rules): (usize, &&[Rule])| {
                 targets(&[rules], inner, &format!("blk.{}.", layer * parts.len() + part))
             };
@@ -298,6 +301,21 @@ mod tests {
             assert_eq!(targets_of("h.1.attn.c_attn.bias"), ["blk.1.attn_qkv.bias"]);
             assert_eq!(targets_of("h.1.attn.bias"), ["ignored"], "the mask");
         }
+    }
+
+    #[test]
+    fn one_layer_becomes_several() {
+        let family = of_type("whisper", |_| false).expect("the family is known");
+        let found = |name: &str| match fate(family, 6, &format!("model.decoder.layers.{name}")) {
+            Fate::Targets(targets) => targets.into_iter().map(|target| target.name).collect(),
+            other => vec![format!("{other:?}")],
+        };
+        assert_eq!(found("1.self_attn_layer_norm.bias"), ["blk.3.attn_norm.bias"]);
+        assert_eq!(found("1.encoder_attn.q_proj.weight"), ["blk.4.attn_q.weight"]);
+        assert_eq!(found("0.fc2.weight"), ["blk.2.ffn_down.weight"]);
+        assert_eq!(found("2.fc2.weight"), ["Ignored"]);
+        assert_eq!(found("0.other.weight"), Vec::<String>::new());
+        assert_eq!(fate(family, 6, "model.encoder.conv1.weight"), Fate::Ignored);
     }
 
     #[test]
