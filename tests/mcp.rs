@@ -10,6 +10,10 @@ mod fake_mcp;
 mod mcp_server;
 #[path = "support/pty.rs"]
 mod pty;
+#[path = "support/tool_template.rs"]
+mod tool_template;
+
+use tool_template::TOOL_TEMPLATE;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -18,18 +22,6 @@ use std::time::{Duration, Instant};
 use fake_mcp::FakeServer;
 use pty::{END, ENTER, Pty};
 use serde_json::{Value, json};
-
-/// Tools and calls as Hermes and Qwen write them.
-const TEMPLATE: &str = r#"{%- for tool in tools or [] %}{{ tool | tojson }}
-{% endfor -%}
-{%- for message in messages %}{{ message.role }}:{{ message.content }}
-{%- for call in message.tool_calls or [] %}
-<tool_call>
-{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
-</tool_call>
-{%- endfor %}
-{% endfor %}
-{%- if add_generation_prompt %}assistant:{% endif %}"#;
 
 /// Not a test: the process that `cuelight` starts as a server is this program with the name of this function.
 #[test]
@@ -48,7 +40,7 @@ struct Sandbox {
 impl Sandbox {
     fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
-        std::fs::write(home.path().join("template.jinja"), TEMPLATE).unwrap();
+        std::fs::write(home.path().join("template.jinja"), TOOL_TEMPLATE).unwrap();
         std::fs::write(home.path().join("a.txt"), "forty-two\n").unwrap();
         let sandbox = Sandbox { home };
         sandbox.servers(json!({ "files": sandbox.example() }));

@@ -14,21 +14,12 @@ use tokio::sync::Semaphore;
 
 #[path = "support/server_process.rs"]
 mod server_process;
+#[path = "support/tool_template.rs"]
+mod tool_template;
+
+use tool_template::TOOL_TEMPLATE;
 
 use server_process::ServerProcess;
-
-/// Tools and calls as Hermes and Qwen write them.
-const TEMPLATE: &str = r#"{%- if tools %}{% for tool in tools %}{{ tool | tojson }}
-{% endfor %}Answer with <tool_call>{"name": ..., "arguments": ...}</tool_call>
-{% endif -%}
-{%- for message in messages %}{{ message.role }}:{{ message.content }}
-{%- for call in message.tool_calls or [] %}
-<tool_call>
-{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
-</tool_call>
-{%- endfor %}
-{% endfor %}
-{%- if add_generation_prompt %}assistant:{% endif %}"#;
 
 /// A protocol: its path, a request for text, a request for a call, and what an event of its stream says.
 struct Protocol {
@@ -145,7 +136,7 @@ async fn answers(server: &ServerProcess, fault: Option<&str>) -> Vec<String> {
 async fn a_stream_of_every_protocol_survives_a_fault() {
     let folder = tempfile::tempdir().unwrap();
     let template = folder.path().join("template.jinja");
-    std::fs::write(&template, TEMPLATE).unwrap();
+    std::fs::write(&template, TOOL_TEMPLATE).unwrap();
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families/llama.gguf");
     let flags = ["--device", "cpu", "--ctx-size", "512", "--chat-template", template.to_str().unwrap()];
     let server = ServerProcess::start_model(&model, &flags).await;

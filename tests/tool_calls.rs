@@ -4,6 +4,11 @@
 
 mod common;
 
+#[path = "support/tool_template.rs"]
+mod tool_template;
+
+use tool_template::TOOL_TEMPLATE;
+
 use std::sync::Arc;
 
 use cuelight::pipeline::simulation::SimulatedModel;
@@ -15,22 +20,9 @@ use common::{Server, model};
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// Tools and calls as Hermes and Qwen write them.
-const TEMPLATE: &str = r#"{%- if tools %}{% for tool in tools %}{{ tool | tojson }}
-{% endfor %}Answer with <tool_call>{"name": ..., "arguments": ...}</tool_call>
-{% endif -%}
-{%- for message in messages %}{{ message.role }}:{{ message.content }}
-{%- for call in message.tool_calls or [] %}
-<tool_call>
-{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
-</tool_call>
-{%- endfor %}
-{% endfor %}
-{%- if add_generation_prompt %}assistant:{% endif %}"#;
-
 /// A model that calls tools only because it has to.
 fn caller() -> SimulatedModel {
-    let template = Arc::new(ChatTemplate::new(TEMPLATE, "", "").unwrap());
+    let template = Arc::new(ChatTemplate::new(TOOL_TEMPLATE, "", "").unwrap());
     let model = model();
     let limits = EngineLimits { context_tokens: 1024, ..model.limits.clone() };
     SimulatedModel { chat_template: Some(template), end_one_in: u64::MAX, limits, ..model }
@@ -218,7 +210,7 @@ async fn a_model_that_need_not_call_answers_with_text() {
 
 /// A model whose text is made of the marker of a call, so that it often begins one.
 fn stammerer() -> SimulatedModel {
-    let template = Arc::new(ChatTemplate::new(&TEMPLATE.replace("tool_call>", "c>"), "", "").unwrap());
+    let template = Arc::new(ChatTemplate::new(&TOOL_TEMPLATE.replace("tool_call>", "c>"), "", "").unwrap());
     let output_tokens = b"<c>".iter().map(|&byte| u32::from(byte)).collect();
     SimulatedModel { chat_template: Some(template), output_tokens, end_one_in: 40, ..caller() }
 }
