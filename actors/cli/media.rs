@@ -14,7 +14,7 @@ use cuelight_engine::projector::{self, MediaEncoder, MediaPreparation, Projector
 use cuelight_engine::tower::TowerOptions;
 
 use super::hints::explain_load;
-use super::{CliError, Context};
+use super::{CliError, Context, quantized};
 use crate::config::Config;
 use crate::core::error_chain::error_chain;
 use crate::hub::projector as hub_projector;
@@ -56,27 +56,39 @@ impl MediaSettings {
     /// # Errors
     /// Why the given one cannot be used.
     pub fn find(&self, options: &LoadOptions, published: Option<PathBuf>) -> Result<Option<MediaFile>, String> {
+        self.find_with(options, published, |_| Ok(None))
+    }
+
+    /// As [`MediaSettings::find`]; `copy_of` makes a quantized copy of the file, if there is to be one.
+    fn find_with(
+        &self,
+        options: &LoadOptions,
+        published: Option<PathBuf>,
+        copy_of: impl Fn(&Path) -> Result<Option<PathBuf>, String>,
+    ) -> Result<Option<MediaFile>, String> {
         if self.is_off {
             return Ok(None);
         }
+        let open = |path: &Path| self.open(path, copy_of(path)?, options);
         if let Some(path) = &self.mmproj {
-            return self.open(path, options).map(Some);
+            return open(path).map(Some);
         }
-        let Source::File(model) = &options.source else { return Ok(None) };
+        let (Source::File(model) | Source::Quantized { original: model, .. }) = &options.source else {
+            return Ok(None);
+        };
         let is_directory = model.is_dir();
         let found =
             published.or_else(|| if is_directory { with_encoder(model) } else { hub_projector::next_to(model) });
         let Some(path) = found else { return Ok(None) };
-        Ok(self
-            .open(&path, options)
-            .inspect_err(|reason| tracing::warn!("the model takes neither images nor audio: {reason}"))
-            .ok())
+        let opened = open(&path);
+        Ok(opened.inspect_err(|reason| tracing::warn!("the model takes neither images nor audio: {reason}")).ok())
     }
 
     /// Plans the encoders of a file, and checks that they belong to the model.
-    fn open(&self, path: &Path, options: &LoadOptions) -> Result<MediaFile, String> {
+    fn open(&self, path: &Path, copy: Option<PathBuf>, options: &LoadOptions) -> Result<MediaFile, String> {
         let tower_options = TowerOptions {
             path: path.to_owned(),
+            copy,
             device: self.device,
             threads: options.threads,
             kernel: options.kernel,
@@ -138,7 +150,9 @@ fn is_token(tokenizer: &Tokenizer, text: &str) -> bool {
 /// [`CliError`] when it is not found or does not belong to the model.
 pub fn of_config(model: &str, options: &LoadOptions, context: &Context) -> Result<Option<Arc<MediaFile>>, CliError> {
     let published = context.hub().published(model)?.projector;
-    let found = MediaSettings::of_config(&context.config).find(options, published).map_err(CliError::Failed)?;
+    let copy_of = |path: &Path| quantized::encoders(path, context).map_err(|error| error.to_string());
+    let settings = MediaSettings::of_config(&context.config);
+    let found = settings.find_with(options, published, copy_of).map_err(CliError::Failed)?;
     if let Some(media) = &found {
         context.terminal.notice(&media.describe());
     }

@@ -43,6 +43,7 @@ pub fn is_whole(directory: &Path) -> bool {
 pub fn tower_options(path: PathBuf) -> TowerOptions {
     TowerOptions {
         path,
+        copy: None,
         device: ComputeDevice::Cpu,
         threads: 2,
         kernel: Kernel::detect(),
