@@ -5,7 +5,6 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use cuelight_engine::checkpoint::Checkpoint;
 use cuelight_engine::format::gguf::Gguf;
 use cuelight_shaders::quant::Format;
 

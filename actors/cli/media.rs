@@ -56,22 +56,11 @@ impl MediaSettings {
     /// # Errors
     /// Why the given one cannot be used.
     pub fn find(&self, options: &LoadOptions, published: Option<PathBuf>) -> Result<Option<MediaFile>, String> {
-        self.find_with(options, published, |_| Ok(None))
-    }
-
-    /// As [`MediaSettings::find`]; `copy_of` makes a quantized copy of the file, if there is to be one.
-    fn find_with(
-        &self,
-        options: &LoadOptions,
-        published: Option<PathBuf>,
-        copy_of: impl Fn(&Path) -> Result<Option<PathBuf>, String>,
-    ) -> Result<Option<MediaFile>, String> {
         if self.is_off {
             return Ok(None);
         }
-        let open = |path: &Path| self.open(path, copy_of(path)?, options);
         if let Some(path) = &self.mmproj {
-            return open(path).map(Some);
+            return self.open(path, None, options).map(Some);
         }
         let (Source::File(model) | Source::Quantized { original: model, .. }) = &options.source else {
             return Ok(None);
@@ -80,11 +69,13 @@ impl MediaSettings {
         let found =
             published.or_else(|| if is_directory { with_encoder(model) } else { hub_projector::next_to(model) });
         let Some(path) = found else { return Ok(None) };
-        let opened = open(&path);
-        Ok(opened.inspect_err(|reason| tracing::warn!("the model takes neither images nor audio: {reason}")).ok())
+        Ok(self
+            .open(&path, None, options)
+            .inspect_err(|reason| tracing::warn!("the model takes neither images nor audio: {reason}"))
+            .ok())
     }
 
-    /// Plans the encoders of a file, and checks that they belong to the model.
+    /// Plans the encoders of a file with the tensors of its quantized copy, if it has one, and checks that they belong to the model.
     fn open(&self, path: &Path, copy: Option<PathBuf>, options: &LoadOptions) -> Result<MediaFile, String> {
         let tower_options = TowerOptions {
             path: path.to_owned(),
@@ -150,9 +141,13 @@ fn is_token(tokenizer: &Tokenizer, text: &str) -> bool {
 /// [`CliError`] when it is not found or does not belong to the model.
 pub fn of_config(model: &str, options: &LoadOptions, context: &Context) -> Result<Option<Arc<MediaFile>>, CliError> {
     let published = context.hub().published(model)?.projector;
-    let copy_of = |path: &Path| quantized::encoders(path, context).map_err(|error| error.to_string());
     let settings = MediaSettings::of_config(&context.config);
-    let found = settings.find_with(options, published, copy_of).map_err(CliError::Failed)?;
+    let mut found = settings.find(options, published).map_err(CliError::Failed)?;
+    if let Some(path) = found.as_ref().map(MediaFile::path)
+        && let Some(copy) = quantized::encoders(path, context)?
+    {
+        found = Some(settings.open(path, Some(copy), options).map_err(CliError::Failed)?);
+    }
     if let Some(media) = &found {
         context.terminal.notice(&media.describe());
     }
@@ -200,6 +195,11 @@ impl MediaFile {
             first: Mutex::new(Some(plan)),
             options,
         }
+    }
+
+    /// The file or directory.
+    fn path(&self) -> &Path {
+        &self.options.path
     }
 
     /// "images: SigLIP, 27 layers, 896 x 896, on cpu: 812.0 MiB of memory".

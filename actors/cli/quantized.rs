@@ -46,10 +46,14 @@ pub fn encoders(file: &Path, context: &Context) -> Result<Option<PathBuf>, CliEr
     let copy = folder(context)?.join(copy_name(&*checkpoint, "-encoders", target));
     if !copy.is_file() {
         let options = options(target, context);
-        match QuantizePlan::new(&*checkpoint, &options) {
+        let plan = match QuantizePlan::new(&*checkpoint, &options) {
             Err(QuantizeError::AlreadyQuantized { .. }) => return Ok(None),
-            plan => write(&plan.map_err(CliError::other)?, target, &copy, context)?,
+            plan => plan.map_err(CliError::other)?,
+        };
+        if plan.tensors.iter().all(|tensor| tensor.from == tensor.to) {
+            return Ok(None);
         }
+        write(&plan, target, &copy, context)?;
     }
     Ok(Some(copy))
 }

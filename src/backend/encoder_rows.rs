@@ -5,7 +5,11 @@ use crate::engine::{EmbeddingLimits, EmbeddingRows, SequenceRows, Step};
 /// Divides a step: the rows of the encoder, and all others. Sequences without rows of a kind are not among these.
 pub(super) fn divide(step: Step, limits: Option<EmbeddingLimits>) -> [Step; 2] {
     let leading = limits.map_or(0, |limits| limits.leading_rows);
-    let [mut encoder, mut others] = [(); 2].map(|()| Step { id: step.id, sequences: Vec::new() });
+    let nothing = || Step { id: step.id, sequences: Vec::new() };
+    let [mut encoder, mut others] = [nothing(), nothing()];
+    if leading == 0 {
+        return [encoder, step];
+    }
     for mut sequence in step.sequences {
         if let Some(rows) = take_leading(&mut sequence, leading) {
             encoder.sequences.push(rows);
