@@ -4,7 +4,7 @@ use crate::cases::{Case, CaseStep, Expected};
 use crate::elementwise::for_each_row;
 use crate::glu::Activation;
 use crate::gpu::{Dispatch, GpuArgs, Module};
-use crate::lanes::exp;
+use crate::lanes::{exp, without_negligible};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::per_kernel;
 use crate::quant::random;
@@ -68,7 +68,7 @@ fn gelu(x: f32) -> f32 {
     let t = 1.0 / (1.0 + 0.327_591_1 * z);
     let series = COEFFICIENTS.iter().fold(0.0, |sum, coefficient| (sum + coefficient) * t);
     let tail = 0.5 * x * series * exp(-z * z);
-    if x < 0.0 { tail } else { x - tail }
+    without_negligible(if x < 0.0 { tail } else { x - tail })
 }
 
 /// `1 - erf(x)` in float64: the series of erf for small values, the continued fraction for the others.
@@ -182,6 +182,17 @@ mod tests {
                 (found - expected).abs() < 3e-7 * f64::from(x.abs().max(1.0)),
                 "gelu({x}) is {found}, not {expected}"
             );
+        }
+    }
+
+    #[test]
+    fn no_activation_of_very_negative_values_is_subnormal() {
+        for step in 0..=4000 {
+            let x = step as f32 / -20.0;
+            for function in ALL {
+                let y = function.apply(x);
+                assert!(y == 0.0 || y.is_normal(), "{function:?}({x}) is {y:e}");
+            }
         }
     }
 

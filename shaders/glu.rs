@@ -3,7 +3,7 @@
 use crate::cases::{Case, CaseStep, Expected};
 use crate::elementwise::for_each_row;
 use crate::gpu::{Dispatch, GpuArgs, Module};
-use crate::lanes::{exp, softplus};
+use crate::lanes::{exp, softplus, without_negligible};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::per_kernel;
 use crate::quant::random;
@@ -54,10 +54,10 @@ impl Activation {
         const SQRT_8_OVER_PI: f32 = 1.595_769;
         let (factor, z, up) = match self {
             Activation::Bilinear => return gate * up,
-            Activation::Softplus => return softplus(gate) * up,
+            Activation::Softplus => return without_negligible(softplus(gate) * up),
             Activation::LimitedSilu(limit) => {
                 let limit = f32::from(limit);
-                return (gate / (1.0 + exp(-gate))).min(limit) * up.clamp(-limit, limit);
+                return without_negligible((gate / (1.0 + exp(-gate))).min(limit) * up.clamp(-limit, limit));
             }
             Activation::Silu => (gate, gate, up),
             Activation::Sigmoid => (1.0, gate, up),
@@ -67,7 +67,7 @@ impl Activation {
                 (gate, SLOPE * gate, up.clamp(-CLAMP, CLAMP) + 1.0)
             }
         };
-        factor / (1.0 + exp(-z)) * up
+        without_negligible(factor / (1.0 + exp(-z)) * up)
     }
 
     /// The formula in float64.

@@ -52,6 +52,15 @@ pub fn exp(x: f32) -> f32 {
     unsafe { crate::vector::exp(x) }
 }
 
+/// The value, or zero for one that is negligible next to any other result of an activation.
+///
+/// Products with such values can be subnormal, which CPUs compute a hundred times slower.
+#[inline(always)]
+pub fn without_negligible(x: f32) -> f32 {
+    const LEAST: f32 = 1e-30;
+    if x.abs() < LEAST { 0.0 } else { x }
+}
+
 /// `ln(1 + e^x)`, without branches so that it vectorises, with a relative error below 1e-6.
 ///
 /// It is `max(x, 0) + ln(1 + t)` with `t = e^-|x|`. The logarithm is the series `2 (s + s^3/3 + s^5/5 + ...)` of
@@ -132,5 +141,16 @@ mod tests {
         }
         assert_eq!(exp(0.0), 1.0);
         assert!(exp(f32::NEG_INFINITY) < 1e-37);
+    }
+
+    #[test]
+    fn only_negligible_values_become_zero() {
+        for x in [0.0, -0.0, 9e-31, -9e-31, 1e-40, f32::MIN_POSITIVE] {
+            assert_eq!(without_negligible(x), 0.0);
+        }
+        for x in [1e-30, -1e-30, 1.5, f32::INFINITY, f32::NEG_INFINITY] {
+            assert_eq!(without_negligible(x), x);
+        }
+        assert!(without_negligible(f32::NAN).is_nan());
     }
 }

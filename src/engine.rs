@@ -229,10 +229,12 @@ impl Step {
         self.sequences.iter().map(|sequence| sequence.logits.rows(sequence.tokens.len())).sum()
     }
 
-    /// The inputs of the graph of an engine with these limits: given embeddings, what layers add, then hidden values.
+    /// The inputs of the graph of an engine with these limits: given embeddings, what layers add, then hidden values. The rows of
+    /// an encoder are not among them: they have a graph of their own.
     #[must_use]
     pub fn graph_inputs(&self, limits: &EngineLimits) -> Vec<Vec<f32>> {
-        let mut inputs = limits.embeddings.map(|limits| self.given_embeddings(&limits)).unwrap_or_default();
+        let embeddings = limits.embeddings.filter(|limits| limits.leading_rows == 0);
+        let mut inputs = embeddings.map(|limits| self.given_embeddings(&limits)).unwrap_or_default();
         if limits.hidden.reads || limits.canvas.is_some() {
             inputs.push(self.given_hidden(limits));
         }
@@ -461,7 +463,8 @@ pub struct EmbeddingLimits {
     pub width: usize,
     /// How many of the first layers add values of their own to the rows that leave them (Qwen3-VL's "DeepStack").
     pub deep_layers: usize,
-    /// The rows of an encoder with which every sequence starts; 0 for a model that does not need any.
+    /// The rows of an encoder with which every sequence starts, and the only ones with given embeddings; 0 for a model that does not
+    /// need any.
     pub leading_rows: usize,
 }
 

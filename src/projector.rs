@@ -107,7 +107,7 @@ pub struct ProjectorPlan {
 /// # Errors
 /// [`LoadError`] when the file has no encoder that can be computed on this device.
 pub fn plan(options: &TowerOptions) -> Result<ProjectorPlan, LoadError> {
-    let file = file::open(&options.path)?;
+    let file = file::open(&options.path, options.copy.as_deref())?;
     let has = |kind| file::has(&*file, kind);
     let images = || vision::plan::plan_of_file(&*file, options);
     let audio = || audio::plan::plan_of_file(&*file, options);

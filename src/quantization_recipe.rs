@@ -47,7 +47,7 @@ impl Role {
             "attn_v" | "attn_kv_b" | "attn_v_b" => Role::Values,
             "attn_q" => Role::Query,
             "attn_k" => Role::Key,
-            "attn_output" => Role::AttentionOutput,
+            "attn_output" | "attn_out" => Role::AttentionOutput,
             "ffn_gate" | "ffn_gate_exps" | "ffn_gate_shexp" | "ffn_up" | "ffn_up_exps" | "ffn_up_shexp"
             | "ffn_gate_up_exps" => Role::GateOrUp,
             "ffn_down" | "ffn_down_exps" | "ffn_down_shexp" => Role::Down,

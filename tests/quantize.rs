@@ -5,6 +5,14 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use cuelight_engine::format::gguf::Gguf;
+use cuelight_shaders::quant::Format;
+
+#[path = "support/clip.rs"]
+mod clips;
+#[path = "support/wav.rs"]
+mod wav_file;
+
 /// A temporary folder with a copy of a tiny model in float32.
 struct Folder(tempfile::TempDir);
 
@@ -162,6 +170,34 @@ fn what_cannot_be_quantized_at_load_is_refused() {
     ran.assert_refused(&["q9", "q8_0", "q4_k_m"]);
     let ran = folder.run_with(&["serve", "--models-dir", "."], &[("CUELIGHT_QUANTIZE", "q8_0")]);
     ran.assert_refused(&["--models-dir"]);
+}
+
+/// The layers of the encoder become 8-bit integers whatever the format, and the second run uses both copies again.
+#[test]
+fn the_encoder_of_a_model_is_quantized_with_it() {
+    let folder = Folder::new();
+    std::fs::write(folder.path("clip.wav"), wav_file::wav(&clips::clip(9000))).unwrap();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/whisper/directory");
+    let transcribe = || {
+        let arguments = ["transcribe", model.to_str().unwrap(), "clip.wav"];
+        let ran = folder.run_with(&arguments, &[("CUELIGHT_QUANTIZE", "q5_0"), ("CUELIGHT_CACHE_DIR", "cache")]);
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        ran
+    };
+    let first = transcribe();
+    for words in ["quantizing to q5_0 once", "quantizing to q8_0 once", "-encoders-q8_0-"] {
+        assert!(first.stderr.contains(words), "{words:?} is not in: {}", first.stderr);
+    }
+    let copies = std::fs::read_dir(folder.path("cache/quantized")).unwrap().map(|copy| copy.unwrap().path());
+    let encoder = copies.into_iter().find(|copy| copy.to_str().unwrap().contains("-encoders-")).unwrap();
+    let copy = Gguf::open(&encoder).unwrap();
+    for (tensor, format) in
+        [("a.blk.0.attn_q", Format::Q8_0), ("a.blk.1.ffn_up", Format::Q8_0), ("a.conv1d.1", Format::F16)]
+    {
+        assert_eq!(copy.weight(&format!("{tensor}.weight")).unwrap().format, format, "{tensor}");
+    }
+    let second = transcribe();
+    assert!(!second.stderr.contains("quantizing"), "{}", second.stderr);
 }
 
 /// A directory with float32 weights, a tokenizer, a chat template and recommended sampling.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use cuelight_engine::audio::AudioError;
 use cuelight_engine::engine::TokenId;
-use cuelight_engine::load::{self, ComputeDevice, Kernel, LoadCancel, LoadOptions};
+use cuelight_engine::load::{self, ComputeDevice, Devices, Kernel, LoadCancel, LoadOptions};
 use cuelight_engine::projector::{PreparedMedia, plan};
 use cuelight_engine::tower::TowerOptions;
 use serde::Deserialize;
@@ -102,4 +102,15 @@ fn a_clip_longer_than_a_window_is_refused_with_the_limit() {
 fn without_its_encoder_the_model_is_refused() {
     let error = load::plan(&LoadOptions::new(directory())).map(drop).unwrap_err().to_string();
     assert!(error.contains("\"whisper\" writes what its encoder hears"), "{error}");
+}
+
+#[test]
+fn its_layers_are_not_divided_among_devices() {
+    if !has_device() {
+        return;
+    }
+    let device = Devices(vec![ComputeDevice::Cpu, ComputeDevice::Vulkan(0)]);
+    let options = LoadOptions { device, takes_embeddings: true, ..LoadOptions::new(directory()) };
+    let error = load::plan(&options).map(drop).unwrap_err().to_string();
+    assert!(error.contains("needs one device for all of its layers"), "{error}");
 }

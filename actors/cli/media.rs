@@ -14,7 +14,7 @@ use cuelight_engine::projector::{self, MediaEncoder, MediaPreparation, Projector
 use cuelight_engine::tower::TowerOptions;
 
 use super::hints::explain_load;
-use super::{CliError, Context};
+use super::{CliError, Context, quantized};
 use crate::config::Config;
 use crate::core::error_chain::error_chain;
 use crate::hub::projector as hub_projector;
@@ -60,23 +60,26 @@ impl MediaSettings {
             return Ok(None);
         }
         if let Some(path) = &self.mmproj {
-            return self.open(path, options).map(Some);
+            return self.open(path, None, options).map(Some);
         }
-        let Source::File(model) = &options.source else { return Ok(None) };
+        let (Source::File(model) | Source::Quantized { original: model, .. }) = &options.source else {
+            return Ok(None);
+        };
         let is_directory = model.is_dir();
         let found =
             published.or_else(|| if is_directory { with_encoder(model) } else { hub_projector::next_to(model) });
         let Some(path) = found else { return Ok(None) };
         Ok(self
-            .open(&path, options)
+            .open(&path, None, options)
             .inspect_err(|reason| tracing::warn!("the model takes neither images nor audio: {reason}"))
             .ok())
     }
 
-    /// Plans the encoders of a file, and checks that they belong to the model.
-    fn open(&self, path: &Path, options: &LoadOptions) -> Result<MediaFile, String> {
+    /// Plans the encoders of a file with the tensors of its quantized copy, if it has one, and checks that they belong to the model.
+    fn open(&self, path: &Path, copy: Option<PathBuf>, options: &LoadOptions) -> Result<MediaFile, String> {
         let tower_options = TowerOptions {
             path: path.to_owned(),
+            copy,
             device: self.device,
             threads: options.threads,
             kernel: options.kernel,
@@ -138,7 +141,13 @@ fn is_token(tokenizer: &Tokenizer, text: &str) -> bool {
 /// [`CliError`] when it is not found or does not belong to the model.
 pub fn of_config(model: &str, options: &LoadOptions, context: &Context) -> Result<Option<Arc<MediaFile>>, CliError> {
     let published = context.hub().published(model)?.projector;
-    let found = MediaSettings::of_config(&context.config).find(options, published).map_err(CliError::Failed)?;
+    let settings = MediaSettings::of_config(&context.config);
+    let mut found = settings.find(options, published).map_err(CliError::Failed)?;
+    if let Some(path) = found.as_ref().map(MediaFile::path)
+        && let Some(copy) = quantized::encoders(path, context)?
+    {
+        found = Some(settings.open(path, Some(copy), options).map_err(CliError::Failed)?);
+    }
     if let Some(media) = &found {
         context.terminal.notice(&media.describe());
     }
@@ -186,6 +195,11 @@ impl MediaFile {
             first: Mutex::new(Some(plan)),
             options,
         }
+    }
+
+    /// The file or directory.
+    fn path(&self) -> &Path {
+        &self.options.path
     }
 
     /// "images: SigLIP, 27 layers, 896 x 896, on cpu: 812.0 MiB of memory".

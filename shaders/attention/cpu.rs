@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::gather::{GREATEST, HEADER, Queries, TASK_QUERIES, UPCONVERTED, WEIGHT, gather};
 use super::{Attention, PIECE_TOKENS, RowsInStep};
 use crate::cpu::{Kernel, SharedMut};
-use crate::kv::{BLOCK_TOKENS, KvCache, MAX_HEAD_DIM};
+use crate::kv::{BLOCK_TOKENS, KvCache, KvShape, MAX_HEAD_DIM};
 use crate::lanes::exp;
 use crate::op::{Batch, CpuArgs, Sight};
 
@@ -31,11 +31,9 @@ fn partial_len(attention: &Attention) -> usize {
     HEADER + attention.kv.value_dim.next_multiple_of(BLOCK_TOKENS)
 }
 
-/// Stores the keys and values of the rows in the cache.
-pub(super) fn store(attention: &Attention, args: &CpuArgs<'_>) {
-    let (key_width, value_width) = (attention.kv.key_width(), attention.kv.stored_value_width());
-    // Values that are part of their keys are not an input.
-    let (key, value) = (args.inputs[1], args.inputs.get(2).copied().filter(|_| value_width > 0).unwrap_or_default());
+/// Stores the keys and values of the rows in a layer of the cache. Values that are part of their keys are empty.
+pub(super) fn store((layer, kv): (usize, KvShape), [key, value]: [&[f32]; 2], args: &CpuArgs<'_>) {
+    let (key_width, value_width) = (kv.key_width(), kv.stored_value_width());
     let batch = args.batch;
     // Rows of one block share cache lines, so as many rows as a block has form a task.
     args.team.for_each(args.rows.div_ceil(BLOCK_TOKENS), &|task| {
@@ -46,7 +44,7 @@ pub(super) fn store(attention: &Attention, args: &CpuArgs<'_>) {
             let value = &value[row * value_width..][..value_width];
             // SAFETY: no two rows of a step share a position of a sequence, and no two sequences write to the same
             // block.
-            unsafe { args.kv.store(attention.layer, block, position % BLOCK_TOKENS, key, value) };
+            unsafe { args.kv.store(layer, block, position % BLOCK_TOKENS, key, value) };
         }
     });
 }

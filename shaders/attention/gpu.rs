@@ -25,7 +25,7 @@
 //! subgroups; a value that a matrix reads from shared memory is multiplied as often as a subgroup has queries. With 4
 //! subgroups, spans of 64 positions and heads of 128 values a workgroup has 35 KiB of shared memory.
 
-use super::{Attention, EachOther, PIECE_TOKENS, Window};
+use super::{Attention, EachOther, PIECE_TOKENS, StoreKv, Window};
 use crate::fusion::FusesWith;
 use crate::gpu::{DeviceLimits, DeviceValue, Dispatch, GpuArgs, Module, Push, Region};
 use crate::kv::{KvShape, KvType, values_together};
@@ -270,7 +270,7 @@ pub(super) fn scratch_bytes(attention: &Attention, device: &DeviceLimits, rows: 
 
 /// Stores keys and values, then computes the attention; merges the pieces if contexts are split.
 pub(super) fn dispatches(attention: &Attention, args: &GpuArgs<'_>) -> Vec<Dispatch> {
-    let stored = attention.stores.then(|| store(attention, args, None));
+    let stored = attention.stores.then(|| Stored::of(attention, args).dispatch(args, None));
     stored.into_iter().chain(Run::new(attention, args).attend()).collect()
 }
 
@@ -278,8 +278,10 @@ pub(super) fn dispatches(attention: &Attention, args: &GpuArgs<'_>) -> Vec<Dispa
 struct Rotation<'a> {
     rope: &'a Rope,
     frequencies: Region,
-    /// The query before the rotation; the rotated query is the input of the attention.
+    /// The query before the rotation.
     query: DeviceValue,
+    /// The rotated query, which is the input of the attention.
+    rotated: Region,
 }
 
 /// Keys are rotated while they are stored in the cache.
@@ -312,9 +314,9 @@ impl FusesWith<Attention> for Rope {
         let rotated = DeviceValue { region: Region { bytes: query.region.bytes, ..rotated }, ..query };
         let inputs = [&[rotated], &args.inputs[1..]].concat();
         let (tables, of_attention) = args.tables.split_at(self.gpu_tables().len());
-        let rotation = Rotation { rope: self, frequencies: tables[0], query };
+        let rotation = Rotation { rope: self, frequencies: tables[0], query, rotated: rotated.region };
         let args = &GpuArgs { inputs: &inputs, tables: of_attention, scratch, ..*args };
-        let stored = store(attention, args, Some(&rotation));
+        let stored = Stored::of(attention, args).dispatch(args, Some(&rotation));
         [stored].into_iter().chain(Run::new(attention, args).attend()).collect()
     }
 }
@@ -377,39 +379,60 @@ fn selected(attention: &Attention, args: &GpuArgs<'_>) -> Option<Region> {
     args.inputs.last().filter(|_| attention.selects(args.context_tokens).is_some()).map(|selected| selected.region)
 }
 
-/// The dispatch that stores the keys and values of all rows, with an optional rotation.
-fn store(attention: &Attention, args: &GpuArgs<'_>, rotation: Option<&Rotation<'_>>) -> Dispatch {
-    let Attention { n_heads, kv, layer, .. } = *attention;
-    let [keys, values] = args.kv.layers[layer];
-    let key = args.inputs[1].region;
-    let value = args.inputs.get(2).filter(|_| !kv.values_in_keys).map(|value| value.region);
-    let rotated = args.inputs[0].region;
-    let query = rotation.map(|rotation| rotation.query.region);
-    let push = Push::new()
-        .address(key.address)
-        .address(value.map_or(0, |value| value.address))
-        .address(keys.address)
-        .address(value.map_or(0, |_| values.address))
-        .address(query.map_or(0, |query| query.address))
-        .address(query.map_or(0, |_| rotated.address))
-        .address(rotation.map_or(0, |rotation| rotation.frequencies.address))
-        .address(args.step)
-        .size(kv.n_kv_heads)
-        .size(n_heads)
-        .float(rotation.map_or(0.0, |rotation| rotation.rope.magnitude()));
-    let groups_of_values = |dim: usize| dim.div_ceil(values_together(args.kv.kv_type));
-    let of_values = value.map_or(0, |_| kv.n_kv_heads * groups_of_values(kv.value_dim));
-    let of_queries = query.map_or(0, |_| n_heads * groups_of_values(kv.key_dim));
-    let invocations = kv.n_kv_heads * groups_of_values(kv.key_dim) + of_values + of_queries;
-    let mut dispatch = args.each_column(Module::AttentionKvStore, push, invocations);
-    dispatch.constants.extend(head_constants(attention.kv, args.kv.kv_type));
-    if let Some(Rotation { rope, .. }) = rotation {
-        dispatch.constants.extend([(24, 1), (25, rope.n_pairs() as u32), (26, rope.distance() as u32)]);
-        dispatch.constants.extend(rope.axes().constants());
+/// The dispatch of [`StoreKv`].
+pub(super) fn store_keys_and_values(op: &StoreKv, args: &GpuArgs<'_>) -> Dispatch {
+    let [key, value] = [0, 1].map(|input| args.inputs[input].region);
+    Stored { layer: op.layer, kv: op.kv, key, value: Some(value) }.dispatch(args, None)
+}
+
+/// What is stored in a layer of the cache.
+struct Stored {
+    layer: usize,
+    kv: KvShape,
+    key: Region,
+    /// `None` where values are part of their keys.
+    value: Option<Region>,
+}
+
+impl Stored {
+    fn of(attention: &Attention, args: &GpuArgs<'_>) -> Stored {
+        let Attention { kv, layer, .. } = *attention;
+        let value = args.inputs.get(2).filter(|_| !kv.values_in_keys).map(|value| value.region);
+        Stored { layer, kv, key: args.inputs[1].region, value }
     }
-    let reads = [Some(key), value, query].into_iter().flatten().collect();
-    let writes = [Some(keys), value.map(|_| values), query.map(|_| rotated)].into_iter().flatten().collect();
-    Dispatch { reads, writes, ..dispatch }
+
+    /// The dispatch that stores the keys and values of all rows, with an optional rotation.
+    fn dispatch(&self, args: &GpuArgs<'_>, rotation: Option<&Rotation<'_>>) -> Dispatch {
+        let Stored { layer, kv, key, value } = *self;
+        let [keys, values] = args.kv.layers[layer];
+        let query = rotation.map(|rotation| rotation.query.region);
+        let rotated = rotation.map(|rotation| rotation.rotated);
+        let n_heads = rotation.map_or(0, |rotation| rotation.query.width / kv.key_dim);
+        let push = Push::new()
+            .address(key.address)
+            .address(value.map_or(0, |value| value.address))
+            .address(keys.address)
+            .address(value.map_or(0, |_| values.address))
+            .address(query.map_or(0, |query| query.address))
+            .address(rotated.map_or(0, |rotated| rotated.address))
+            .address(rotation.map_or(0, |rotation| rotation.frequencies.address))
+            .address(args.step)
+            .size(kv.n_kv_heads)
+            .size(n_heads)
+            .float(rotation.map_or(0.0, |rotation| rotation.rope.magnitude()));
+        let groups_of_values = |dim: usize| dim.div_ceil(values_together(args.kv.kv_type));
+        let of_values = value.map_or(0, |_| kv.n_kv_heads * groups_of_values(kv.value_dim));
+        let invocations = (kv.n_kv_heads + n_heads) * groups_of_values(kv.key_dim) + of_values;
+        let mut dispatch = args.each_column(Module::AttentionKvStore, push, invocations);
+        dispatch.constants.extend(head_constants(kv, args.kv.kv_type));
+        if let Some(Rotation { rope, .. }) = rotation {
+            dispatch.constants.extend([(24, 1), (25, rope.n_pairs() as u32), (26, rope.distance() as u32)]);
+            dispatch.constants.extend(rope.axes().constants());
+        }
+        let reads = [Some(key), value, query].into_iter().flatten().collect();
+        let writes = [Some(keys), value.map(|_| values), rotated].into_iter().flatten().collect();
+        Dispatch { reads, writes, ..dispatch }
+    }
 }
 
 /// The rows of a dispatch (`attention/runs.glsl`).

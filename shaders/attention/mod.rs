@@ -5,6 +5,7 @@
 //! - `cpu`: how threads share the work, and how partial results are merged
 //! - `gather`: the CPU kernel
 //! - `gpu`: the dispatches, row by row or in tiles of several rows
+//! - `store`: the op that only stores keys and values
 //! - [`mod@reference`]: the formula in float64
 //! - `cases`: the expected results
 //!
@@ -16,6 +17,7 @@ mod gather;
 mod gpu;
 mod op;
 pub mod reference;
+mod store;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +30,7 @@ pub use crate::kv::{KvCache, KvShape, KvType, MAX_HEAD_DIM};
 pub(crate) use cases::rotated_cases;
 pub use cases::{cases, half_cases};
 pub(crate) use gpu::{head_constants, store_keys};
+pub use store::StoreKv;
 
 /// Positions of a piece, which has a softmax of its own (`attention/pieces.glsl`).
 const PIECE_TOKENS: usize = 256;

@@ -67,7 +67,8 @@ impl Op for Attention {
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
         if self.stores {
-            cpu::store(self, args);
+            let values = if self.kv.values_in_keys { &[][..] } else { args.inputs[2] };
+            cpu::store((self.layer, self.kv), [args.inputs[1], values], args);
         }
         cpu::attend(self, args);
     }

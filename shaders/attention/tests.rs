@@ -271,3 +271,40 @@ fn values_that_are_part_of_their_keys_are_not_an_input() {
     let error = latent.output_widths(&[96, 24, 16]).unwrap_err().to_string();
     assert_eq!(error, "attention: number of inputs is 3, but must be 2");
 }
+
+/// The outputs of an op that has those of `attention`, or none, for rows 0..`len` of the first sequence.
+fn outputs_of(op: &dyn Op, attention: &Attention, (world, inputs): (&World, &[&[f32]]), len: usize) -> Vec<f32> {
+    let batch = world.sequences.batch(&[(0, 0..len)]);
+    let mut output = vec![f32::NAN; len * attention.n_heads * attention.kv.value_dim];
+    op.run_cpu(&mut CpuArgs {
+        kernel: Kernel::Scalar,
+        activation_bits: ActivationBits::default(),
+        tuning: Tuning::default(),
+        team: &Solo,
+        batch: batch.as_batch(&batch.of_sequences()),
+        kv: &world.cache,
+        states: &StateCache::empty(),
+        rows: len,
+        scratch: &mut vec![f32::NAN; op.scratch_len(Kernel::Scalar, len, len)],
+        inputs,
+        outputs: &mut [&mut output],
+    });
+    output
+}
+
+#[test]
+fn keys_and_values_can_be_stored_before_rows_attend_to_them() {
+    const LEN: usize = 40;
+    for &kv_type in KvType::ALL {
+        let attention = of_shape(KvShape { value_dim: 24, ..KvShape::grouped(2, 16) }, 2, None, None);
+        let [at_once, apart] = [(); 2].map(|()| World::new(attention.clone(), &[LEN], kv_type, 7));
+        let inputs = at_once.sequences.inputs(&[(0, 0..LEN)]);
+        let [query, key, value] = [0, 1, 2].map(|input| inputs[input].as_slice());
+        let store = StoreKv { layer: attention.layer, kv: attention.kv };
+        let reads = Attention { stores: false, ..attention.clone() };
+        assert_eq!(store.output_widths(&[32, 48]).unwrap(), [0; 0]);
+        outputs_of(&store, &attention, (&apart, &[key, value]), LEN);
+        let found = outputs_of(&reads, &attention, (&apart, &[query]), LEN);
+        assert_eq!(found, outputs_of(&attention, &attention, (&at_once, &[query, key, value]), LEN));
+    }
+}

@@ -1,6 +1,7 @@
 //! Backends that run a graph: the CPU, Vulkan devices, and combinations of them.
 
 pub mod cpu;
+mod encoder_rows;
 pub mod offload;
 mod ragged;
 pub mod stage;

@@ -8,6 +8,7 @@ use cuelight_shaders::kv::PositionBytes;
 use cuelight_shaders::op::{Batch, DenoiseParams, NO_SECOND_TEXT, Sight};
 use cuelight_shaders::recurrent::NO_SLOT;
 
+use super::encoder_rows;
 use crate::engine::{
     AdapterUse, BLOCK_TOKENS, Canvas, EmbeddingRows, EngineLimits, LogitsWanted, RowSamplingParams, SequenceRows,
     SlotId, Step,
@@ -292,6 +293,7 @@ fn validate_embeddings(index: usize, sequence: &SequenceRows, limits: &EngineLim
         None if sequence.embeddings.is_empty() => return Ok(()),
         None => return Err(format!("sequence {index} gives embeddings, but the engine takes none")),
     };
+    encoder_rows::validate(index, sequence, limits.embeddings.map_or(0, |limits| limits.leading_rows))?;
     let mut next = 0;
     for EmbeddingRows { first, values, range } in &sequence.embeddings {
         let given = values.len() / width;

@@ -16,6 +16,7 @@ use std::time::Instant;
 
 use cuelight_shaders::experts::Experts;
 
+use crate::backend::encoder_rows;
 use crate::backend::ragged::validate;
 use crate::engine::{
     CacheLayout, CacheUnit, Engine, EngineError, EngineLimits, ExpertResult, Progress, SampledToken, SequenceRows,
@@ -24,7 +25,8 @@ use crate::engine::{
 use crate::profile::{Cost, OpSpan};
 use crate::threads::wake_promptly;
 
-/// A part of a model on a device. It consists of one segment, or of several if ops between them are computed elsewhere.
+/// A part of a model on a device. It consists of one segment, or of several if ops between them are computed elsewhere, or if the
+/// rows of an encoder have one of their own.
 pub trait PipelineStage: Send + 'static {
     /// Computes a segment for a validated step. `inputs` are the inputs of its graph, each [rows, width]; the outputs of the
     /// graph are returned. Only the KV cache persists between calls.
@@ -41,8 +43,13 @@ pub trait PipelineStage: Send + 'static {
         Err(EngineError::DeviceLost("it has no expert pools".to_owned()))
     }
 
-    /// The minimum work of the ops of all segments for a step.
-    fn cost(&self, step: &Step) -> Cost;
+    /// The number of its segments.
+    fn segments(&self) -> usize {
+        1
+    }
+
+    /// The minimum work of the ops of a segment for a step.
+    fn cost(&self, segment: usize, step: &Step) -> Cost;
 
     /// Bytes of the content of units in the stage's layers.
     fn unit_bytes(&self) -> UnitBytes {
@@ -104,6 +111,9 @@ pub struct StagedEngine {
     limits: EngineLimits,
     cache_layout: Option<CacheLayout>,
 }
+
+/// The segment of the rows of an encoder, in the only stage of a model that has one.
+const ENCODER_SEGMENT: usize = 1;
 
 type SharedStage = Arc<Mutex<Box<dyn PipelineStage>>>;
 
@@ -246,6 +256,22 @@ fn lock(stage: &SharedStage) -> MutexGuard<'_, Box<dyn PipelineStage>> {
     stage.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Computes a step on a stage that has the whole model: first the rows of an encoder, which the others read.
+fn run_alone(stage: &mut dyn PipelineStage, limits: &EngineLimits, step: Step) -> Result<StageOutput, EngineError> {
+    let [encoder, others] = encoder_rows::divide(step, limits.embeddings);
+    let mut ops = Vec::new();
+    if let Some(embeddings) = limits.embeddings.filter(|_| encoder.rows() > 0) {
+        let input = encoder_rows::input(&encoder, embeddings.values());
+        ops = stage.run(ENCODER_SEGMENT, &encoder, &[input])?.ops;
+    }
+    if others.rows() == 0 {
+        return Ok(StageOutput { ops, ..StageOutput::default() });
+    }
+    let output = stage.run(0, &others, &others.graph_inputs(limits))?;
+    ops.extend(output.ops);
+    Ok(StageOutput { ops, ..output })
+}
+
 /// The result of a step from its micro-batches, in their order. Ops are ordered by stage.
 fn concatenated(batches: Vec<MicroBatch>) -> StageOutput {
     let (mut logits, mut hidden, mut sampled) = (Vec::new(), Vec::new(), Vec::new());
@@ -299,7 +325,7 @@ impl Engine for StagedEngine {
         validate(&step, &self.limits).map_err(|reason| EngineError::InvalidStep { step: id, reason })?;
         let mut output = match &self.stages[..] {
             _ if step.rows() == 0 => StageOutput::default(),
-            [only] => lock(only).run(0, &step, &step.graph_inputs(&self.limits))?,
+            [only] => run_alone(&mut **lock(only), &self.limits, step)?,
             stages => {
                 let batches = micro_batches(step, stages.len());
                 self.run_staged(batches)?
@@ -312,7 +338,10 @@ impl Engine for StagedEngine {
     }
 
     fn cost(&self, step: &Step) -> Option<Cost> {
-        Some(self.stages.iter().map(|stage| lock(stage).cost(step)).sum())
+        let [encoder, others] = encoder_rows::divide(step.clone(), self.limits.embeddings);
+        let of_encoder = self.stages.iter().filter(|_| encoder.rows() > 0);
+        let of_encoder = of_encoder.map(|stage| lock(stage).cost(ENCODER_SEGMENT, &encoder));
+        Some(of_encoder.chain(self.stages.iter().map(|stage| lock(stage).cost(0, &others))).sum())
     }
 
     fn cache_layout(&self) -> Option<CacheLayout> {
@@ -409,7 +438,7 @@ mod tests {
             })
         }
 
-        fn cost(&self, _step: &Step) -> Cost {
+        fn cost(&self, _segment: usize, _step: &Step) -> Cost {
             Cost { memory_bytes: 1, ..Cost::default() }
         }
     }
@@ -465,7 +494,7 @@ mod tests {
             Ok(StageOutput { values: vec![vec![step.id.0 as f32]], ..StageOutput::default() })
         }
 
-        fn cost(&self, _step: &Step) -> Cost {
+        fn cost(&self, _segment: usize, _step: &Step) -> Cost {
             Cost::default()
         }
     }
@@ -535,7 +564,7 @@ mod tests {
             Ok(StageOutput { values: vec![vec![0.0]], ..StageOutput::default() })
         }
 
-        fn cost(&self, _step: &Step) -> Cost {
+        fn cost(&self, _segment: usize, _step: &Step) -> Cost {
             Cost::default()
         }
     }

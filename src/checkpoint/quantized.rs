@@ -16,7 +16,15 @@ use crate::sample::RecommendedSampling;
 /// # Errors
 /// [`OpenError`] naming the file and what is wrong with it.
 pub fn open(path: &Path, copy: &Path) -> Result<Box<dyn Checkpoint>, OpenError> {
-    Ok(Box::new(Quantized::new(super::open(path)?, Gguf::open(copy)?)))
+    with_copy(super::open(path)?, copy)
+}
+
+/// As [`open`], of a checkpoint that is open.
+///
+/// # Errors
+/// As [`open`].
+pub fn with_copy(original: Box<dyn Checkpoint>, copy: &Path) -> Result<Box<dyn Checkpoint>, OpenError> {
+    Ok(Box::new(Quantized::new(original, Gguf::open(copy)?)))
 }
 
 /// A checkpoint and its quantized copy.

@@ -51,12 +51,16 @@ pub(super) fn divide(
     let mut targets = devices.iter().map(|device| Target::find(*device, options)).collect::<Result<Vec<_>, _>>()?;
     check_expert_cache(&targets, options)?;
     if targets.len() == 1 {
-        let ModelGraph { graph, states, weights_bytes, .. } = model;
+        let ModelGraph { graph, encoder_rows, states, weights_bytes, .. } = model;
         let target = targets.remove(0);
         let graph = target.fuse(target.with_token_sampling(graph, limits));
         let mut whole = ModelPart { target, graphs: vec![graph], states, weights_bytes };
         let host = host_part::take_from(&mut whole, options, limits, request)?;
+        whole.graphs.extend(encoder_rows.map(|graph| whole.target.fuse(graph)));
         return Ok(Division { parts: vec![whole], host });
+    }
+    if model.encoder_rows.is_some() {
+        return Err(LoadError::EncoderWithSplit { device: options.device.to_string() });
     }
     if !matches!(options.cpu_experts, CpuExperts::Auto | CpuExperts::Layers(0)) {
         return Err(LoadError::CpuExpertsWithSplit);

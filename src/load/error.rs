@@ -97,6 +97,18 @@ pub enum LoadError {
     /// Experts on the CPU were requested for a model on several devices.
     #[error("computing experts on the CPU needs one Vulkan device that has all layers")]
     CpuExpertsWithSplit,
+    /// A model that attends to the rows of an encoder was to be divided among devices.
+    #[error("a model that attends to the rows of its encoder needs one device for all of its layers, not {device}")]
+    EncoderWithSplit {
+        /// The chosen devices.
+        device: String,
+    },
+    /// The model attends to the rows of an encoder, but is loaded without one.
+    #[error("the architecture {architecture:?} writes what its encoder hears, so it is of no use without the encoder")]
+    NoEncoder {
+        /// The architecture.
+        architecture: String,
+    },
     /// An expert cache was requested without a device to hold it.
     #[error("an expert cache needs one Vulkan device that has all layers")]
     ExpertCacheWithoutDevice,

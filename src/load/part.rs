@@ -31,7 +31,7 @@ pub(crate) enum Target {
 /// A part of a model, and its device.
 pub(crate) struct ModelPart {
     pub target: Target,
-    /// Its graphs: more than one where the CPU computes experts between them.
+    /// Its graphs: more than one where the CPU computes experts between them, or where the rows of an encoder have their own.
     pub graphs: Vec<Graph>,
     /// What each layer of the model stores of a sequence; nothing for a layer of another part.
     pub states: Vec<LayerState>,

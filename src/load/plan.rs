@@ -110,6 +110,9 @@ pub(super) fn divide(options: &LoadOptions) -> Result<DividedModel, LoadError> {
     let (checkpoint, pending_weights) = options.source.open()?;
     let model = ModelGraph::build_with(&*checkpoint, &build_options(options))?;
     check_canvases(&model, &*checkpoint, options)?;
+    if model.encoder_rows.is_some() && !options.takes_embeddings {
+        return Err(LoadError::NoEncoder { architecture: model.hyperparameters.architecture });
+    }
     let card = ModelCard::read(&*checkpoint, &model, options)?;
     let mut limits = limits(&model, options);
     let adapters = options.adapters.map(|limits| Arc::new(adapter_model(&model, limits)));

@@ -37,8 +37,6 @@ pub struct Builder<'a> {
     pub norms: Vec<RowNorm>,
     /// The positions that the newest layer with an indexer has selected, [rows, top_k].
     pub selected_positions: Option<ValueId>,
-    /// The embeddings that steps give ([`GivenRows`](cuelight_shaders::given_rows::GivenRows)), for a model that takes some.
-    pub given: Option<ValueId>,
 }
 
 /// A norm over whole rows, and the value that it writes.
@@ -95,7 +93,7 @@ impl<'a> Builder<'a> {
     ) -> Self {
         let projections = Projections::new(adapters);
         let (weights, graph) = (Weights::new(checkpoint), Graph::default());
-        Builder { weights, graph, family, h, projections, norms: Vec::new(), selected_positions: None, given: None }
+        Builder { weights, graph, family, h, projections, norms: Vec::new(), selected_positions: None }
     }
 
     /// A norm over the whole row with the weight of `name`, and for a layer norm its bias where the file has one.

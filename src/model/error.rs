@@ -70,12 +70,6 @@ pub enum ModelError {
         /// The architecture.
         architecture: String,
     },
-    /// The model attends to the rows of an encoder, but is loaded without one.
-    #[error("the architecture {architecture:?} writes what its encoder hears, so it is of no use without the encoder")]
-    NoEncoder {
-        /// The architecture.
-        architecture: String,
-    },
     /// The file has no layer that predicts one more token.
     #[error("{file}: it has no layer for multi-token prediction; use a file whose converter kept it")]
     NoPrediction {

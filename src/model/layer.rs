@@ -117,6 +117,18 @@ impl AttentionLayer {
         KvShape { value_dim, ..KvShape::grouped(n_kv_heads, head_dim) }
     }
 
+    /// The layer of the cache that the layer with number `own` reads.
+    #[must_use]
+    pub fn cache_layer(&self, own: usize) -> usize {
+        self.reads_layer.unwrap_or(own)
+    }
+
+    /// Whether the layer attends to the rows of an encoder, and to no others.
+    #[must_use]
+    pub fn reads_encoder(&self) -> bool {
+        matches!(self.window, Some(Window::Before(_)))
+    }
+
     /// The keys and values of each position if all heads share a latent vector.
     #[must_use]
     pub fn latent_shape(&self, sizes: LatentSizes) -> KvShape {
@@ -210,8 +222,6 @@ pub struct AttentionLayer {
     pub qk_norm: Option<QkNormKind>,
     /// The window; `None` for full attention.
     pub window: Option<Window>,
-    /// Whether the rows of an encoder enter as they were given, and not as the layers before left them.
-    pub reads_encoder: bool,
     /// Whether a row also sees the later rows of its sequence.
     pub sees_later: bool,
     /// What rows of media see that see each other.

@@ -12,7 +12,6 @@ use cuelight_shaders::add::Add;
 use cuelight_shaders::attention::{Attention, KvShape};
 use cuelight_shaders::clamp::Clamp;
 use cuelight_shaders::gate_rows::GateRows;
-use cuelight_shaders::given_rows::GivenRows;
 use cuelight_shaders::glu::{Activation, Glu};
 use cuelight_shaders::heads::{JoinHeads, SplitHeads};
 use cuelight_shaders::layer_norm::LayerNorm;
@@ -23,7 +22,6 @@ use cuelight_shaders::scale_columns::ScaleColumns;
 use super::alibi::slopes;
 use super::arch::{Gate, QkNormKind, Values};
 use super::builder::{BuildError, Builder};
-use super::error::ModelError;
 use super::layer::{AttentionLayer, Heads, LatentSizes, MixerSpec, PositionSelection};
 use crate::graph::ValueId;
 use rotation::rotate;
@@ -65,7 +63,6 @@ fn grouped_query_attention(
     if attention.reads_layer.is_some() {
         return attention_to_an_earlier_layer(builder, layer, attention, x);
     }
-    let x = if attention.reads_encoder { with_encoder_rows(builder, x)? } else { x };
     let ([query, key, value], gate) = project(builder, layer, attention.heads, x)?;
     let [query, key] = norm_queries_and_keys(builder, layer, attention, [query, key])?;
     let [query, key] = apply_positions(builder, layer, attention, [query, key])?;
@@ -80,13 +77,6 @@ fn grouped_query_attention(
     Ok(builder.linear(layer, &[("attn_output", builder.h.hidden_size)], attended)?[0])
 }
 
-/// The rows with those of the encoder as they were given.
-fn with_encoder_rows(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, BuildError> {
-    let architecture = &builder.h.architecture;
-    let given = builder.given.ok_or_else(|| ModelError::NoEncoder { architecture: architecture.clone() })?;
-    Ok(builder.graph.push_one(GivenRows, &[x, given])?)
-}
-
 /// The outputs of heads times a function of their gates, of which each value or each head has one.
 fn gated(builder: &mut Builder<'_>, function: Activation, [gate, heads]: [ValueId; 2]) -> Result<ValueId, BuildError> {
     if builder.graph.width(gate) == builder.graph.width(heads) {
@@ -96,7 +86,7 @@ fn gated(builder: &mut Builder<'_>, function: Activation, [gate, heads]: [ValueI
 }
 
 /// Grouped-query attention to the keys and values of an earlier layer. Projections of keys and values that a file has for this
-/// layer are not used.
+/// layer are not used, except for the rows of an encoder ([`encoder_rows`](super::encoder_rows)).
 fn attention_to_an_earlier_layer(
     builder: &mut Builder<'_>,
     layer: usize,
@@ -128,7 +118,7 @@ fn attend(builder: &mut Builder<'_>, op: Attention, inputs: &[ValueId]) -> Resul
 /// The attention op of a layer, without sinks.
 fn attention_op(builder: &Builder<'_>, layer: usize, attention: &AttentionLayer, kv: KvShape) -> Attention {
     Attention {
-        layer: attention.reads_layer.unwrap_or(layer),
+        layer: attention.cache_layer(layer),
         stores: attention.reads_layer.is_none(),
         n_heads: attention.heads.n_heads,
         kv,

@@ -12,6 +12,7 @@
 //! - `streams`: several residual streams, where a model has them; `low_rank`: a learnt residual
 //! - `canvas`: the rows of blocks that are denoised together
 //! - `prediction`: the input of a layer that predicts one more token
+//! - `encoder_rows`: what other rows read of the rows of an encoder
 //! - `per_layer`: inputs of single layers, where a model has them
 //! - [`norm_readers`]: the norms whose output only matrices read
 //! - [`output`]: what follows the last layer; `classifier`: the head of a reranker
@@ -24,6 +25,7 @@ pub mod builder;
 mod canvas;
 mod classifier;
 pub mod describe;
+mod encoder_rows;
 pub mod error;
 pub mod ffn;
 pub mod hyperparameters;
@@ -87,6 +89,8 @@ pub struct BuildOptions {
 pub struct ModelGraph {
     /// The ops from token ids to hidden values and, unless the model makes embeddings only, logits.
     pub graph: Graph,
+    /// What the rows of an encoder go through in the place of `graph`; `None` for a model without an encoder.
+    pub encoder_rows: Option<Graph>,
     /// The file's metadata.
     pub hyperparameters: HyperParameters,
     /// What each layer stores of a sequence.
@@ -129,12 +133,13 @@ impl ModelGraph {
         let hyperparameters = HyperParameters::read(checkpoint, family, options.context_tokens)?;
         let mut builder = Builder::new(checkpoint, family, &hyperparameters, options.adapters);
         let embedding = build_ops(&mut builder, options).map_err(|error| error.in_file(checkpoint))?;
+        let encoder_rows = encoder_rows::build(&mut builder).map_err(|error| error.in_file(checkpoint))?;
         builder.weights.check_all_layer_tensors_used(&hyperparameters.architecture, hyperparameters.layers.len())?;
         let weights_bytes = builder.weights.bytes();
         let Builder { graph, projections, norms, .. } = builder;
         let projections = projections.into_list();
         let states = hyperparameters.layers.iter().map(|layer| layer.mixer.state()).collect();
-        Ok(ModelGraph { graph, states, weights_bytes, hyperparameters, projections, norms, embedding })
+        Ok(ModelGraph { graph, encoder_rows, states, weights_bytes, hyperparameters, projections, norms, embedding })
     }
 }
 
@@ -146,7 +151,9 @@ fn build_ops(builder: &mut Builder<'_>, options: &BuildOptions) -> Result<Embedd
     let embedded = Embed::new(table.clone(), h.embedding_scale * table_factor);
     let x = builder.graph.push_one(embedded, &[])?;
     let x = vocabulary::adapt_embedding(builder, x)?;
-    let (x, deep) = if options.takes_embeddings { take_embeddings(builder, x)? } else { (x, Vec::new()) };
+    // The rows of an encoder have a graph of their own.
+    let takes_embeddings = options.takes_embeddings && h.encoder_rows() == 0;
+    let (x, deep) = if takes_embeddings { take_embeddings(builder, x)? } else { (x, Vec::new()) };
     let mut x = add_positions_and_text(builder, x)?;
     match builder.family.embedding_norm {
         EmbeddingNorm::Never => {}
@@ -175,7 +182,6 @@ fn build_ops(builder: &mut Builder<'_>, options: &BuildOptions) -> Result<Embedd
 fn take_embeddings(builder: &mut Builder<'_>, x: ValueId) -> Result<(ValueId, Vec<ValueId>), BuildError> {
     let width = builder.h.hidden_size;
     let given = builder.graph.take(width + 1);
-    builder.given = Some(given);
     let x = builder.graph.push_one(GivenRows, &[x, given])?;
     Ok((x, (0..builder.h.deep_layers).map(|_| builder.graph.take(width)).collect()))
 }

@@ -7,6 +7,7 @@ use super::error::QuantizeError;
 use super::options::{Override, QuantizeOptions};
 use crate::checkpoint::{Checkpoint, TensorInfo};
 use crate::quantization_recipe::{Matrix, ModelFacts, Role, fitting, keeps_format, needs_importance};
+use crate::tower::file::ARCHITECTURE;
 
 /// A tensor and its new format.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,6 +134,8 @@ struct Rules<'a> {
     options: &'a QuantizeOptions,
     model: ModelFacts,
     is_tied: bool,
+    /// Whether the tensors are those of encoders of images or audio.
+    of_encoders: bool,
     /// The layers that have a value projection: its place among them counts, not its layer.
     value_layers: Vec<usize>,
 }
@@ -153,6 +156,7 @@ impl<'a> Rules<'a> {
             options,
             model,
             is_tied: checkpoint.tensor("output.weight").is_none(),
+            of_encoders: architecture == ARCHITECTURE,
             value_layers: value_layers.map(|tensor| layer(&tensor.name)).collect(),
         })
     }
@@ -160,13 +164,14 @@ impl<'a> Rules<'a> {
     /// The new format of a tensor.
     fn format(&self, tensor: &TensorInfo, from: Format) -> Result<Format, QuantizeError> {
         let is_matrix = is_matrix(tensor);
+        let keeps = keeps_format(&tensor.name) || (self.of_encoders && !is_of_encoder_layer(&tensor.name));
         if let Some(given) = self.options.overrides.iter().find(|given| is_matrix && given.applies(&tensor.name)) {
             return Ok(given.format);
         }
         let Some(target) = self.options.target else {
             return Ok(if from.is_in_gguf() { from } else { Format::F32 });
         };
-        if !is_matrix || keeps_format(&tensor.name) {
+        if !is_matrix || keeps {
             return Ok(if from.is_in_gguf() { from } else { Format::F32 });
         }
         let role = Role::of(&tensor.name, self.is_tied);
@@ -189,6 +194,12 @@ impl<'a> Rules<'a> {
 /// Whether the format of a tensor can be chosen.
 fn is_matrix(tensor: &TensorInfo) -> bool {
     tensor.dims.len() > 1 && tensor.name.ends_with(".weight")
+}
+
+/// Whether a tensor of encoders is a matrix of the attention or the feed-forward of a layer. Others are small, or no matrices of
+/// products.
+fn is_of_encoder_layer(name: &str) -> bool {
+    name.contains(".blk.") && !matches!(Role::of(name, false), Role::Other | Role::Embedding | Role::Head)
 }
 
 /// The layer of a tensor; 0 outside the layers.

@@ -3,21 +3,27 @@
 use std::path::Path;
 
 use super::error::TowerError;
-use crate::checkpoint::{Checkpoint, OpenError};
+use crate::checkpoint::{Checkpoint, OpenError, quantized};
 use crate::format::gguf::Gguf;
 use crate::format::hugging_face::Directory;
 use crate::load::LoadError;
 use crate::media::MediaKind;
 
-/// A file, or the encoder of a directory.
+/// The architecture of a file with encoders.
+pub const ARCHITECTURE: &str = "clip";
+
+/// A file, or the encoder of a directory, with the tensors of its quantized copy if there is one.
 ///
 /// # Errors
 /// [`LoadError`] when it cannot be opened, or has no encoder.
-pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>, LoadError> {
+pub fn open(path: &Path, copy: Option<&Path>) -> Result<Box<dyn Checkpoint>, LoadError> {
     let file = opened(path)?;
-    match file.str("general.architecture")? {
-        "clip" => Ok(file),
-        found => Err(TowerError::NotProjector { file: path.display().to_string(), found: found.to_owned() }.into()),
+    match (file.str("general.architecture")?, copy) {
+        (ARCHITECTURE, None) => Ok(file),
+        (ARCHITECTURE, Some(copy)) => Ok(quantized::with_copy(file, copy)?),
+        (found, _) => {
+            Err(TowerError::NotProjector { file: path.display().to_string(), found: found.to_owned() }.into())
+        }
     }
 }
 

@@ -30,6 +30,8 @@ use crate::device::ComputeDevice;
 pub struct TowerOptions {
     /// A GGUF file with towers (mmproj), or a Hugging Face directory.
     pub path: PathBuf,
+    /// A quantized copy of its tensors, a GGUF file; `None` to read them as they are stored.
+    pub copy: Option<PathBuf>,
     /// The device.
     pub device: ComputeDevice,
     /// Threads for CPU kernels, including the caller's own.

@@ -35,7 +35,7 @@ pub struct VisionPlan {
 /// # Errors
 /// [`LoadError`] when the file is not a vision tower that can be computed on this device.
 pub fn plan(options: &TowerOptions) -> Result<VisionPlan, LoadError> {
-    plan_of_file(&*file::open(&options.path)?, options)
+    plan_of_file(&*file::open(&options.path, options.copy.as_deref())?, options)
 }
 
 /// As [`plan`], of an open file.

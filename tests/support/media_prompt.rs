@@ -43,6 +43,7 @@ pub fn is_whole(directory: &Path) -> bool {
 pub fn tower_options(path: PathBuf) -> TowerOptions {
     TowerOptions {
         path,
+        copy: None,
         device: ComputeDevice::Cpu,
         threads: 2,
         kernel: Kernel::detect(),
@@ -111,24 +112,27 @@ impl ExpectedPrompt {
     }
 }
 
-/// The log-probabilities after each token of a prompt, whose rows have these embeddings.
+/// The log-probabilities after each token of a prompt, whose rows have these embeddings. Rows of an encoder to which layers attend have
+/// none.
 fn log_probabilities(options: &LoadOptions, tokens: &[TokenId], given: &GivenRows) -> Vec<Vec<f32>> {
     let options = LoadOptions { kv_type: KvType::F32, threads: 2, takes_embeddings: true, ..options.clone() };
     let mut engine = load::plan(&options).unwrap().load_engine(&mut |_| {}).unwrap();
     let block_table: Vec<u32> = (0..tokens.len().div_ceil(BLOCK_TOKENS) as u32).collect();
     let (mut first_position, mut used, mut all) = (0, 0, Vec::new());
     let is_row = |token: &TokenId| *token == given.row_token;
+    let leading = engine.limits().embeddings.unwrap().leading_rows;
     for (index, run) in (0..).zip(tokens.chunk_by(|a, b| is_row(a) == is_row(b))) {
         let is_given = is_row(&run[0]);
         let range = used..used + if is_given { run.len() } else { 0 };
         used = range.end;
+        let logits = if all.len() < leading { LogitsWanted::None } else { LogitsWanted::All };
         let rows = EmbeddingRows { first: 0, values: Arc::clone(&given.values), range };
         let positions = given.rope_positions.iter().skip(first_position as usize).take(run.len());
         let sequence = SequenceRows {
             tokens: run.to_vec(),
             first_position,
             block_table: block_table.clone(),
-            logits: LogitsWanted::All,
+            logits,
             embeddings: if is_given { vec![rows] } else { Vec::new() },
             sees_later: is_given && given.see_each_other,
             rope_positions: positions.copied().collect(),
@@ -142,7 +146,11 @@ fn log_probabilities(options: &LoadOptions, tokens: &[TokenId], given: &GivenRow
             let sum: f64 = row.iter().map(|logit| f64::from(*logit).exp()).sum();
             row.iter().map(|logit| (f64::from(*logit) - sum.ln()) as f32).collect::<Vec<f32>>()
         };
-        all.extend(output.logits.chunks_exact(output.logits.len() / run.len()).map(of_row));
+        if logits == LogitsWanted::None {
+            all.resize(all.len() + run.len(), vec![f32::NAN; engine.limits().vocab_size]);
+        } else {
+            all.extend(output.logits.chunks_exact(output.logits.len() / run.len()).map(of_row));
+        }
     }
     all
 }

@@ -29,8 +29,12 @@ use crate::core::tier::Tier;
 /// Maximum number of answer tokens that are charged to a client in advance: few answers are as long as they may be.
 const COUNTED_ANSWER: usize = 512;
 
-/// Why a prompt is refused that does not start with the rows of an encoder.
-const NO_RECORDING: &str = "this model writes what it hears and nothing else: its prompt must start with a recording";
+/// Why a prompt for a model that attends to an encoder is refused that does not start with the rows of the encoder.
+const NO_RECORDING: &str =
+    "this model writes what it hears and nothing else: its prompt must start with a recording, and have no other";
+
+/// Why a prompt for a model that attends to an encoder is refused that has nothing after its recording.
+const ONLY_A_RECORDING: &str = "this model writes after a token: its prompt must have one after the recording";
 
 /// The scheduling state: sequences, KV blocks and steps in flight.
 #[derive(Debug)]
@@ -349,8 +353,14 @@ impl Policy {
         let Submission { media, prompt, hidden, scores_prompt, .. } = submission;
         let refuse = |reason: String| Err(SubmitError::InvalidPrompt(reason));
         let leading = self.limits.embeddings.unwrap_or_default().leading_rows;
-        if leading > 0 && media.runs().first().is_none_or(|first| first.positions() != (0..leading)) {
-            return refuse(NO_RECORDING.into());
+        if leading > 0 {
+            let is_recording = |run: &MediaRun| run.positions() == (0..leading);
+            if media.runs().len() != 1 || !media.runs().iter().all(is_recording) {
+                return refuse(NO_RECORDING.into());
+            }
+            if prompt.len() == leading {
+                return refuse(ONLY_A_RECORDING.into());
+            }
         }
         if media.is_empty() {
             return Ok(());

@@ -59,9 +59,6 @@ impl CpuStage {
     ///
     /// # Errors
     /// [`LoadCancelled`] when `progress` returns it.
-    ///
-    /// # Panics
-    /// When a graph has no outputs.
     pub fn new(
         graphs: Vec<Graph>,
         (kv, states): (KvCache, StateCache),
@@ -74,7 +71,6 @@ impl CpuStage {
         let most = limits.most_rows();
         let (mut scratch_len, mut arena_len) = (0, 0);
         let segment = |mut graph: Graph| {
-            assert!(!graph.outputs().is_empty(), "the graph has no outputs");
             graph.prepare_cpu(kernel, &team, progress)?;
             scratch_len = scratch_len.max(graph.scratch_len(kernel, most, limits.context_tokens));
             let layout = MemoryLayout::new(&graph, most);
@@ -202,16 +198,18 @@ impl PipelineStage for CpuStage {
         Ok(StageOutput { values, hidden, sampled, ops: profiler.as_mut().map(Profiler::finish).unwrap_or_default() })
     }
 
-    fn cost(&self, step: &Step) -> Cost {
+    fn segments(&self) -> usize {
+        self.segments.len()
+    }
+
+    fn cost(&self, segment: usize, step: &Step) -> Cost {
         let mut rows = RaggedRows::default();
         rows.fill(step);
         let (block_tables, adapters) = (step.block_tables(), step.adapters());
         let batch = rows.batch(&block_tables, &adapters);
-        let of_segment = |Segment { graph, .. }: &Segment| {
-            let cost = |node| node_cost(graph, node, self.kernel, batch, &self.kv_position_bytes);
-            graph.nodes().iter().map(cost).sum::<Cost>()
-        };
-        self.segments.iter().map(of_segment).sum()
+        let graph = &self.segments[segment].graph;
+        let cost = |node| node_cost(graph, node, self.kernel, batch, &self.kv_position_bytes);
+        graph.nodes().iter().map(cost).sum()
     }
 
     fn unit_bytes(&self) -> UnitBytes {

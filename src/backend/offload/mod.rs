@@ -323,7 +323,7 @@ impl Engine for OffloadedEngine {
     }
 
     fn cost(&self, step: &Step) -> Option<Cost> {
-        Some(self.stage.cost(step))
+        Some((0..self.stage.segments()).map(|segment| self.stage.cost(segment, step)).sum())
     }
 
     fn cache_layout(&self) -> Option<CacheLayout> {

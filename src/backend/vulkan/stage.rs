@@ -63,9 +63,6 @@ impl VulkanStage {
     ///
     /// # Errors
     /// [`VulkanError`] when memory is short or a call of the driver fails.
-    ///
-    /// # Panics
-    /// When a graph has no outputs.
     pub fn new(
         graphs: Vec<Graph>,
         device: Arc<Device>,
@@ -74,7 +71,6 @@ impl VulkanStage {
         options: ExecutionOptions,
         progress: &mut dyn FnMut(&Weight) -> Result<(), LoadCancelled>,
     ) -> Result<Self, VulkanError> {
-        assert!(graphs.iter().all(|graph| !graph.outputs().is_empty()), "a graph has no outputs");
         let ops: Vec<&dyn Op> = graphs.iter().flat_map(Graph::ops).collect();
         let weights = DeviceWeights::load(&device, &ops, progress)?;
         let cache = DeviceCache::new(&device, states, (limits.kv_blocks, limits.state_slots), kv_type)?;
@@ -210,12 +206,16 @@ impl PipelineStage for VulkanStage {
         upload.map(|upload| Box::new(upload) as _).map_err(|error| EngineError::DeviceLost(error.to_string()))
     }
 
-    fn cost(&self, step: &Step) -> Cost {
+    fn segments(&self) -> usize {
+        self.segments.len()
+    }
+
+    fn cost(&self, segment: usize, step: &Step) -> Cost {
         let mut rows = RaggedRows::default();
         rows.fill(step);
         let (block_tables, adapters) = (step.block_tables(), step.adapters());
         let batch = rows.batch(&block_tables, &adapters);
-        self.segments.iter().flat_map(|segment| self.costs(&segment.graph, &batch)).sum()
+        self.costs(&self.segments[segment].graph, &batch).into_iter().sum()
     }
 
     fn unit_bytes(&self) -> UnitBytes {

@@ -122,7 +122,26 @@ impl Keys<'_> {
                 format!("fewer, so that layer {layer} finds keys and values of its size in an earlier layer");
             source.map(Some).ok_or_else(|| self.invalid(KEY, shared, expected))
         };
-        (0..n_layers).map(|layer| if layer < own { Ok(None) } else { source(layer) }).collect()
+        let of_layer = |layer: usize| match windows[layer] {
+            Some(Window::Before(_)) => self.self_attention_before(layer, heads, windows).map(Some),
+            _ if layer < own => Ok(None),
+            _ => source(layer),
+        };
+        (0..n_layers).map(of_layer).collect()
+    }
+
+    /// The layer whose cache also has the rows of the encoder that a layer of cross-attention reads: no position has both.
+    fn self_attention_before(
+        &self,
+        layer: usize,
+        heads: &[Heads],
+        windows: &[Option<Window>],
+    ) -> Result<usize, ModelError> {
+        let attends = |other: &usize| heads[*other].n_kv_heads > 0 && matches!(windows[*other], Some(Window::From(_)));
+        let shape = |layer: usize| (heads[layer].n_kv_heads, heads[layer].head_dim, heads[layer].value_dim);
+        let found = (0..layer).rev().find(attends).filter(|found| shape(*found) == shape(layer));
+        let expected = "layers that follow a layer of self-attention with heads of the same sizes";
+        found.ok_or_else(|| self.invalid("attention.cross_attention", layer, expected))
     }
 
     /// How the queries and keys of a layer are normalised.

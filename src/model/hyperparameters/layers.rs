@@ -1,7 +1,5 @@
 //! The layers of a model, from the options of its family and the keys and tensors of its file.
 
-use cuelight_shaders::attention::Window;
-
 use super::keys::Keys;
 use crate::format::gguf::Value;
 use crate::model::arch::{Direction, ExpertPlacement, Family, FeedForward, Mixer, Norms, Residual};
@@ -69,7 +67,6 @@ impl Keys<'_> {
                 scale: scale.unwrap_or_else(|| options.scale.value(hidden_size, heads.n_heads, key_dim) * yarn),
                 max_alibi_bias,
                 window: windows[layer],
-                reads_encoder: matches!(windows[layer], Some(Window::Before(_))),
                 sees_later: direction == Direction::BothWays,
                 each_other: self.each_other(options.media_rows, windows[layer])?,
                 heads,

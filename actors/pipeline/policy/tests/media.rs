@@ -123,11 +123,16 @@ fn a_model_that_attends_to_an_encoder_takes_no_other_prompts() {
         let submission = Submission { id: RequestId(id), ..submission(1, 100) };
         policy.submit(with_media(submission, media, false)).map(drop)
     };
-    for (id, media) in [vec![], vec![run(1, &media(1, 40))], vec![run(0, &media(1, 39))]].into_iter().enumerate() {
+    let two = vec![run(0, &media(1, 40)), run(50, &media(2, 40))];
+    for (id, media) in [vec![], vec![run(1, &media(1, 40))], vec![run(0, &media(1, 39))], two].into_iter().enumerate() {
         let error = submit(id as u64, media).unwrap_err().to_string();
         assert!(error.contains("must start with a recording"), "{error}");
     }
     submit(9, vec![run(0, &media(1, 40))]).unwrap();
+    let submission =
+        with_media(Submission { id: RequestId(10), ..submission(1, 40) }, vec![run(0, &media(1, 40))], false);
+    let error = policy.submit(submission).map(drop).unwrap_err().to_string();
+    assert!(error.contains("must have one after the recording"), "{error}");
 }
 
 #[test]
