@@ -60,7 +60,7 @@ impl Heard {
     }
 }
 
-/// The mean log-probability of the tokens of words. That of a mark says how sure its language or time is, and not how sure words are.
+/// The mean log-probability of the tokens of words. That of a mark says how sure a language or a time is.
 fn mean_logprob(positions: &[PositionLogprobs], marks: &Marks, tokenizer: &Tokenizer) -> f64 {
     let is_word = |token: TokenId| !tokenizer.is_special(token) && marks.seconds(token).is_none();
     let words = positions.iter().map(|position| position.sampled).filter(|sampled| is_word(sampled.token));
