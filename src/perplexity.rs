@@ -10,7 +10,7 @@ use crate::engine::{
     TokenId,
 };
 use crate::format::tokenizer::{Tokenizer, TokenizerError};
-use crate::sample::{InvalidLogits, position_logprobs};
+use crate::sample::{Alternatives, InvalidLogits, position_logprobs};
 
 /// Which tokens of a window are scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -202,7 +202,7 @@ impl<'a, E: Engine> Scorer<'a, E> {
             let logits = self.step(&window.tokens[..position + rows], position, wanted)?;
             let predicted = window.tokens[position..].iter().skip(1);
             for (row, &token) in logits.chunks_exact(limits.vocab_size).zip(predicted) {
-                perplexity.add(-f64::from(position_logprobs(row, token, 0)?.sampled.logprob));
+                perplexity.add(-f64::from(position_logprobs(row, token, Alternatives::MostLikely(0))?.sampled.logprob));
             }
             position += rows;
         }

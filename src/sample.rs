@@ -27,7 +27,7 @@ pub use cuelight_shaders::sample_token::reference::sample as choose_by_row;
 pub use denoise::{Block, Denoised, Denoising, DenoisingRule};
 pub use draw::Draw;
 pub use error::InvalidLogits;
-pub use logprobs::{PositionLogprobs, TokenLogprob, position_logprobs};
+pub use logprobs::{Alternatives, PositionLogprobs, TokenLogprob, position_logprobs};
 pub use params::{DynamicTemperature, InvalidSamplingParam, JointTokens, SamplingParams, TopExclusion};
 pub use partial::{PartialSampling, RecommendedSampling};
 pub use penalties::TokenCounts;

@@ -206,6 +206,62 @@ async fn chat_logprobs_have_bytes_and_alternatives_and_stream_with_their_token()
 }
 
 #[tokio::test]
+async fn listed_tokens_have_the_log_probabilities_that_they_have_among_all() {
+    let server = Server::start(tireless()).await;
+    let with = |mut more: Value| {
+        more["return_tokens_as_token_ids"] = json!(true);
+        more
+    };
+    let top = server.ok(CHAT, &chat(with(json!({ "logprobs": true, "top_logprobs": 3 })))).await;
+    let first = top["choices"][0]["logprobs"]["content"][0]["top_logprobs"].as_array().unwrap().clone();
+    let id = |entry: &Value| entry["token"].as_str().unwrap().trim_start_matches("token_id:").parse::<u32>().unwrap();
+    let listed = [id(&first[2]), id(&first[1])];
+    let fields = json!({ "logprobs": true, "top_logprobs": 5, "logprob_token_ids": [listed[0], listed[1], listed[0]] });
+    let whole = server.ok(CHAT, &chat(with(fields.clone()))).await;
+    let content = whole["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(content[0]["top_logprobs"], json!([first[2], first[1]]), "in the order of the list");
+    for (position, before) in content.iter().zip(top["choices"][0]["logprobs"]["content"].as_array().unwrap()) {
+        assert_eq!((&position["token"], &position["logprob"]), (&before["token"], &before["logprob"]));
+        assert_eq!(position["top_logprobs"].as_array().unwrap().iter().map(id).collect::<Vec<_>>(), listed);
+    }
+    let mut streamed = fields;
+    streamed["stream"] = json!(true);
+    let chunks = server.post(CHAT, &chat(with(streamed))).await.chunks();
+    let streamed: Vec<&Value> =
+        chunks.iter().filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array()).flatten().collect();
+    assert_eq!(streamed, content.iter().collect::<Vec<_>>());
+    let more = json!({ "logprobs": 0, "logprob_token_ids": listed, "echo": true });
+    let legacy = &server.ok(COMPLETIONS, &completion(with(more))).await["choices"][0]["logprobs"];
+    let of_last = legacy["top_logprobs"].as_array().unwrap().last().unwrap();
+    for token in listed {
+        assert!(of_last[format!("token_id:{token}")].as_f64().unwrap() <= 0.0, "{of_last}");
+    }
+}
+
+#[tokio::test]
+async fn listed_tokens_that_cannot_be_reported_are_refused() {
+    let server = Server::start(model()).await;
+    let many: Vec<u32> = (0..129).collect();
+    for (list, named) in [
+        (json!([999_999]), "logprob_token_ids"),
+        (json!([]), "logprob_token_ids"),
+        (json!(many), "logprob_token_ids"),
+        (json!(5), "logprob_token_ids"),
+        (json!([1, "x"]), "logprob_token_ids[1]"),
+        (json!([1, -2]), "logprob_token_ids[1]"),
+    ] {
+        let answer = server.post(CHAT, &chat(json!({ "logprobs": true, "logprob_token_ids": list }))).await;
+        assert_error(&answer, 400, "invalid_request_error", "invalid_value", Some(named));
+        let answer = server.post(COMPLETIONS, &completion(json!({ "logprobs": 1, "logprob_token_ids": list }))).await;
+        assert_error(&answer, 400, "invalid_request_error", "invalid_value", Some(named));
+    }
+    let alone = json!({ "logprob_token_ids": [1] });
+    for answer in [server.post(CHAT, &chat(alone.clone())).await, server.post(COMPLETIONS, &completion(alone)).await] {
+        assert_error(&answer, 400, "invalid_request_error", "invalid_value", Some("logprob_token_ids"));
+    }
+}
+
+#[tokio::test]
 async fn a_stop_string_ends_the_text_and_is_reported() {
     let server = Server::start(tireless()).await;
     let whole = server.ok(COMPLETIONS, &completion(json!({ "max_tokens": 24 }))).await;
@@ -460,12 +516,8 @@ async fn an_unsupported_field_is_a_400_that_names_it() {
         let answer = server.post(CHAT, &chat(more)).await;
         assert_error(&answer, 400, "invalid_request_error", "unsupported_value", Some(param));
     }
-    for (more, param) in
-        [(json!({ "suffix": "end" }), "suffix"), (json!({ "logprob_token_ids": [1] }), "logprob_token_ids")]
-    {
-        let answer = server.post(COMPLETIONS, &completion(more)).await;
-        assert_error(&answer, 400, "invalid_request_error", "unsupported_value", Some(param));
-    }
+    let answer = server.post(COMPLETIONS, &completion(json!({ "suffix": "end" }))).await;
+    assert_error(&answer, 400, "invalid_request_error", "unsupported_value", Some("suffix"));
 }
 
 #[tokio::test]
@@ -847,6 +899,7 @@ async fn no_value_of_any_field_causes_a_server_error() {
         "priority",
         "logprobs",
         "top_logprobs",
+        "logprob_token_ids",
         "prompt_logprobs",
         "echo",
         "best_of",

@@ -144,6 +144,47 @@ async fn the_language_is_found_or_given_and_another_one_is_refused() {
     assert!(status == 400 && message.contains("`file`"), "{message}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_that_is_a_guess_is_decoded_again_unless_the_client_states_a_temperature() {
+    let server = start().await;
+    let verbose = [("response_format", "verbose_json"), ("language", "en")];
+    let fallen_back = object(&server, 9000, &verbose).await;
+    let fallbacks = server.metric("cuelight_transcription_fallbacks_total").await;
+    assert!((1.0..=5.0).contains(&fallbacks), "a random model guesses: {fallbacks}");
+    assert_eq!(object(&server, 9000, &verbose).await, fallen_back, "each attempt has the same seed");
+    assert_eq!(server.metric("cuelight_transcription_fallbacks_total").await, 2.0 * fallbacks);
+    let stated = object(&server, 9000, &[&verbose[..], &[("temperature", "0.7")]].concat()).await;
+    assert_eq!(server.metric("cuelight_transcription_fallbacks_total").await, 2.0 * fallbacks);
+    for (heard, temperature) in [(&fallen_back, fallbacks / 5.0), (&stated, 0.7)] {
+        for segment in heard["segments"].as_array().unwrap() {
+            let number = |name: &str| segment[name].as_f64().unwrap();
+            assert!((number("temperature") - temperature).abs() < 1e-9, "{heard}");
+            assert!(
+                number("avg_logprob") < 0.0 && number("compression_ratio") > 0.0 && number("seek") == 0.0,
+                "{heard}"
+            );
+        }
+    }
+    assert_eq!(server.metric("cuelight_audio_windows_encoded_total").await, 1.0, "the encoder's rows were kept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_probability_of_silence_is_that_after_the_start_of_the_transcript() {
+    const NO_SPEECH: u32 = 409;
+    let server = start().await;
+    let verbose = object(&server, 9000, &[("response_format", "verbose_json"), ("temperature", "0.7")]).await;
+    let found = verbose["segments"][0]["no_speech_prob"].as_f64().unwrap();
+    let audio = json!({ "data": STANDARD.encode(recording(9000)), "format": "wav" });
+    let body = json!({
+        "messages": [{ "role": "user", "content": [{ "type": "input_audio", "input_audio": audio }] }], "max_tokens": 1,
+        "logprobs": true, "logprob_token_ids": [NO_SPEECH],
+    });
+    let answer = Client::new().post(format!("{}/v1/chat/completions", server.url)).json(&body).send().await.unwrap();
+    let answer: Value = answer.json().await.unwrap();
+    let expected = &answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"][0]["logprob"];
+    assert!((found.ln() - expected.as_f64().unwrap()).abs() < 1e-5, "{found}: {answer}");
+}
+
 /// Runs `cuelight transcribe` with the tiny model.
 fn transcribe(more: &[&str]) -> (bool, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cuelight"));
@@ -194,8 +235,23 @@ async fn a_real_model_writes_what_is_said() {
     let said = "quiet before the storm and the fishermen tied their";
     assert!(words.join(" ").contains(said), "{heard}");
     assert_eq!(heard["language"], "english");
-    let end = heard["segments"][0]["end"].as_f64().unwrap();
-    assert!((4.0..=4.88).contains(&end), "{end}");
+    let number = |name: &str| heard["segments"][0][name].as_f64().unwrap();
+    assert!((4.0..=4.88).contains(&number("end")), "{heard}");
+    assert!(number("temperature") == 0.0 && number("avg_logprob") > -0.8 && number("no_speech_prob") < 0.2, "{heard}");
+    assert_eq!(server.metric("cuelight_transcription_fallbacks_total").await, 0.0);
+    // Noise of five seconds, about 50 dB below the loudest speech.
+    let mut state = 1_u32;
+    let noise: Vec<i16> = (0..80_000)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16) as i16 / 256
+        })
+        .collect();
+    for format in ["json", "verbose_json"] {
+        let (status, text) = post(&server, "transcriptions", &wav(&noise), &[("response_format", format)]).await;
+        let silent: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((status, &silent["text"]), (200, &json!("")), "{silent}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -34,7 +34,9 @@ pub struct GenerationRequest {
     pub stop: StopConditions,
     /// Return the log-probability of each generated token and of this many alternatives.
     pub logprobs: Option<usize>,
-    /// Return the same for the tokens of the prompt. The first token has none.
+    /// The alternatives to each generated token, instead of the most likely ones. Empty: the most likely ones.
+    pub logprob_tokens: Vec<TokenId>,
+    /// Return the log-probability and this many alternatives for the tokens of the prompt. The first token has none.
     pub prompt_logprobs: Option<usize>,
     /// Leave special tokens out of the text.
     pub skip_special_tokens: bool,

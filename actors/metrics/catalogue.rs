@@ -220,6 +220,8 @@ catalogue! {
     AUDIO_CACHE_HITS: Counter, "cuelight_audio_cache_hits_total" ["model"];
     /// Time to compute the rows of a window of audio, without what came before it.
     AUDIO_ENCODE_TIME: Histogram(LATENCY_SECONDS), "cuelight_audio_encode_seconds" ["model"];
+    /// Windows of recordings that were decoded again at a higher temperature.
+    TRANSCRIPTION_FALLBACKS: Counter, "cuelight_transcription_fallbacks_total" ["model"];
     /// Images and audio clips that wait for the encoder or are being computed.
     MEDIA_WAITING: Gauge, "cuelight_media_waiting" ["model"];
     /// Bytes of the rows of images and audio that are kept for later requests.

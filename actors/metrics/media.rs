@@ -7,13 +7,14 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 use super::catalogue::{
     AUDIO_CACHE_HITS, AUDIO_ENCODE_TIME, AUDIO_WINDOWS_ENCODED, IMAGE_CACHE_HITS, IMAGE_ENCODE_TIME, IMAGES_ENCODED,
-    MEDIA_CACHE_BYTES, MEDIA_WAITING,
+    MEDIA_CACHE_BYTES, MEDIA_WAITING, TRANSCRIPTION_FALLBACKS,
 };
 
 /// The metrics of the media of one model.
 pub struct MediaMetrics {
     images: OfKind,
     audio: OfKind,
+    transcription_fallbacks: Counter,
     waiting: Gauge,
     cache_bytes: Gauge,
 }
@@ -39,6 +40,7 @@ impl MediaMetrics {
         MediaMetrics {
             images: of_kind(IMAGES_ENCODED, IMAGE_CACHE_HITS, IMAGE_ENCODE_TIME),
             audio: of_kind(AUDIO_WINDOWS_ENCODED, AUDIO_CACHE_HITS, AUDIO_ENCODE_TIME),
+            transcription_fallbacks: counter!(TRANSCRIPTION_FALLBACKS, &labels()),
             waiting: gauge!(MEDIA_WAITING, &labels()),
             cache_bytes: gauge!(MEDIA_CACHE_BYTES, &labels()),
         }
@@ -64,6 +66,11 @@ impl MediaMetrics {
 
     pub(crate) fn found(&self, kind: MediaKind) {
         self.of(kind).cache_hits.increment(1);
+    }
+
+    /// A window of a recording is decoded again.
+    pub(crate) fn transcription_fallback(&self) {
+        self.transcription_fallbacks.increment(1);
     }
 
     pub(crate) fn cache_holds(&self, bytes: usize) {

@@ -55,7 +55,7 @@ pub fn transcribing_tokenizer() -> Arc<Tokenizer> {
 /// As [`tokenizer`], with the tokens around words of a model that hears a window at a time, from 257 on.
 #[cfg(test)]
 pub(crate) fn marked_tokenizer() -> Arc<Tokenizer> {
-    let tasks = ["<|translate|>", "<|transcribe|>", "<|notimestamps|>"];
+    let tasks = ["<|translate|>", "<|transcribe|>", "<|nospeech|>", "<|notimestamps|>"];
     tokenizer_with(&[&["<|startoftranscript|>", "<|en|>", "<|de|>"][..], &tasks].concat(), &[])
 }
 

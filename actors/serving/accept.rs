@@ -129,26 +129,27 @@ fn check_generates(name: &str, model: &ServedModel) -> Result<(), ApiError> {
     Err(ApiError::Unsupported { param: "model".to_owned(), message })
 }
 
-/// Checks that the tokens of `logit_bias` and `allowed_token_ids` are in the vocabulary, and that the stop tokens leave a token to sample.
+/// Checks that the tokens that a request names are in the vocabulary, and that the stop tokens leave a token to sample.
 fn check_tokens(options: &GenerationOptions, model: &ServedModel) -> Result<(), ApiError> {
     let vocab_size = model.limits.vocab_size;
     if options.stop.min_tokens > 0 && options.stop.token_ids.len() >= vocab_size {
         let message = "with `min_tokens`, `stop_token_ids` must leave out at least one token of the vocabulary";
         return Err(ApiError::invalid("stop_token_ids", message));
     }
-    let allowed = options.sampling.allowed_tokens.iter().flatten();
-    if let Some(token) = allowed.copied().find(|&token| token as usize >= vocab_size) {
-        let message =
-            format!("`allowed_token_ids` names token {token}, but this model's vocabulary has {vocab_size} tokens");
-        return Err(ApiError::invalid("allowed_token_ids", message));
-    }
-    match options.sampling.logit_bias.iter().find(|(token, _)| *token as usize >= vocab_size) {
-        None => Ok(()),
-        Some((token, _)) => {
-            let message =
-                format!("`logit_bias` names token {token}, but this model's vocabulary has {vocab_size} tokens");
-            Err(ApiError::invalid(format!("logit_bias.{token}"), message))
+    let outside = |&token: &TokenId| token as usize >= vocab_size;
+    let unknown = |name: &str, path: String, token: TokenId| {
+        let message = format!("`{name}` names token {token}, but this model's vocabulary has {vocab_size} tokens");
+        Err(ApiError::invalid(path, message))
+    };
+    let allowed = options.sampling.allowed_tokens.as_deref().unwrap_or_default();
+    for (name, tokens) in [("allowed_token_ids", allowed), ("logprob_token_ids", &options.logprob_tokens)] {
+        if let Some(token) = tokens.iter().copied().find(outside) {
+            return unknown(name, name.to_owned(), token);
         }
+    }
+    match options.sampling.logit_bias.iter().map(|(token, _)| *token).find(outside) {
+        None => Ok(()),
+        Some(token) => unknown("logit_bias", format!("logit_bias.{token}"), token),
     }
 }
 

@@ -32,6 +32,8 @@ pub(crate) struct GenerationOptions {
     pub stop: StopConditions,
     /// Alternatives with each generated token.
     pub logprobs: Option<usize>,
+    /// These alternatives instead of the most likely ones. Empty: the most likely ones.
+    pub logprob_tokens: Vec<TokenId>,
     /// Alternatives with each token of the prompt.
     pub prompt_logprobs: Option<usize>,
     /// The most tokens of a prompt that are kept, from its end. `None`: a prompt that does not fit the context is refused.
@@ -103,6 +105,7 @@ impl GenerationOptions {
             bad_words: Vec::new(),
             stop: StopConditions::default(),
             logprobs: None,
+            logprob_tokens: Vec::new(),
             prompt_logprobs: None,
             most_prompt_tokens: None,
             skip_special_tokens: true,
@@ -169,6 +172,7 @@ impl GenerationOptions {
             stop: StopConditions { max_tokens, min_tokens: self.stop.min_tokens.min(max_tokens), ..self.stop.clone() },
             // The answers are ranked by probability.
             logprobs: if self.best_of > self.n { self.logprobs.or(Some(0)) } else { self.logprobs },
+            logprob_tokens: self.logprob_tokens.clone(),
             prompt_logprobs: self.prompt_logprobs,
             skip_special_tokens: self.skip_special_tokens,
             visible_tokens: Arc::default(),

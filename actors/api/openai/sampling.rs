@@ -1,5 +1,6 @@
 //! The fields that control generation. Chat completions and legacy completions share them.
 
+use std::collections::HashSet;
 use std::ops::{Bound, RangeInclusive};
 use std::time::Duration;
 
@@ -15,6 +16,9 @@ use crate::serving::tenancy::Tenancy;
 
 /// Most alternatives that may be requested with each token.
 pub(super) const MOST_LOGPROBS: i64 = 20;
+
+/// Most tokens whose log-probabilities may be requested with each token, as in vLLM.
+const MOST_LOGPROB_TOKENS: usize = 128;
 
 /// Most answers to one prompt.
 const MOST_CHOICES: i64 = 128;
@@ -50,6 +54,7 @@ pub(super) fn read(
         bad_words: stop_strings::read_strings(fields, "bad_words")?,
         stop: stop_conditions(fields)?,
         logprobs,
+        logprob_tokens: logprob_tokens(fields, logprobs.is_some())?,
         prompt_logprobs: logprobs_count(fields, "prompt_logprobs")?,
         most_prompt_tokens: truncation::read(fields)?,
         skip_special_tokens: fields.bool("skip_special_tokens")?.unwrap_or(true),
@@ -96,6 +101,21 @@ fn check_together(options: &GenerationOptions, fields: &Fields<'_>) -> Result<()
 /// The requested number of alternatives in the field `name`, 0 to 20.
 pub(super) fn logprobs_count(fields: &Fields<'_>, name: &str) -> Result<Option<usize>, ApiError> {
     Ok(fields.integer(name, 0..=MOST_LOGPROBS)?.map(|count| count as usize))
+}
+
+/// The alternatives that a client names. An empty list is refused, as in vLLM.
+fn logprob_tokens(fields: &Fields<'_>, has_logprobs: bool) -> Result<Vec<TokenId>, ApiError> {
+    const NAME: &str = "logprob_token_ids";
+    let Some(listed) = fields.token_ids(NAME)? else { return Ok(Vec::new()) };
+    if !has_logprobs {
+        return Err(ApiError::invalid(NAME, format!("`{NAME}` needs `logprobs`")));
+    }
+    if !(1..=MOST_LOGPROB_TOKENS).contains(&listed.len()) {
+        let message = format!("`{NAME}` must have 1 to {MOST_LOGPROB_TOKENS} tokens, not {}", listed.len());
+        return Err(ApiError::invalid(NAME, message));
+    }
+    let mut seen = HashSet::new();
+    Ok(listed.into_iter().filter(|token| seen.insert(*token)).collect())
 }
 
 const ABOVE_ZERO_TO_ONE: (Bound<f64>, Bound<f64>) = (Bound::Excluded(0.0), Bound::Included(1.0));

@@ -25,13 +25,14 @@ const TEXT_ONLY: &str = "input and output are text only";
 const SAMPLER: &str = "this sampler is not available; use temperature, dynatemp, top_p, min_p, top_n_sigma, xtc or dry";
 const NO_FUNCTIONS: &str = "use `tools` and `tool_choice`";
 const ONE_ANSWER: &str = "a response is one answer; send the request again, or use `/v1/chat/completions`";
+const NO_LOGPROB_TOKENS: Unsupported =
+    refuse("logprob_token_ids", empty, "use `/v1/completions` or `/v1/chat/completions`");
 const NO_MAX_TOKENS: &str = "use `max_output_tokens`";
 
 /// Refused in every request that generates.
 const GENERATION: &[Unsupported] = &[
     refuse("use_beam_search", off, "beam search is not available; use `n` with a temperature"),
     refuse("length_penalty", one, "it belongs to beam search, which is not available"),
-    refuse("logprob_token_ids", empty, "use `top_logprobs` or `logprobs`"),
     refuse("mirostat", zero, SAMPLER),
     refuse("samplers", never, "the order of samplers is fixed"),
     refuse("n_probs", zero, "use `logprobs` of `/v1/completions`"),
@@ -60,6 +61,7 @@ const COMPLETION: &[Unsupported] = &[
     refuse("image_data", empty, TEXT_ONLY),
     refuse("post_sampling_probs", off, "the probabilities are those before sampling"),
     refuse("grammar_lazy", off, "a grammar applies from the first token on"),
+    NO_LOGPROB_TOKENS,
 ];
 
 /// Supported or without effect in llama.cpp's `/completion`, though completions refuse them.
@@ -78,6 +80,7 @@ const RESPONSES: &[Unsupported] = &[
     refuse("best_of", one, ONE_ANSWER),
     refuse("logprobs", off, "list `message.output_text.logprobs` in `include`"),
     refuse("prompt_logprobs", never, "use `/v1/chat/completions`"),
+    NO_LOGPROB_TOKENS,
     refuse("continue_final_message", off, "use `/v1/chat/completions`"),
     refuse("documents", empty, "write them into `input`, or use `/v1/chat/completions`"),
 ];
@@ -98,7 +101,7 @@ pub(super) fn refuse_in_completions(fields: &Fields<'_>) -> Result<(), ApiError>
 /// As [`refuse_in_chat`], for `/infill`. Its clients always send `samplers`, in an order that changes little.
 pub(in crate::api) fn refuse_in_infill(fields: &Fields<'_>) -> Result<(), ApiError> {
     let fits = |field: &&Unsupported| field.name != "samplers";
-    GENERATION.iter().filter(fits).try_for_each(|field| field.check(fields))
+    GENERATION.iter().filter(fits).chain([&NO_LOGPROB_TOKENS]).try_for_each(|field| field.check(fields))
 }
 
 /// As [`refuse_in_chat`], for llama.cpp's `/completion`.
@@ -173,7 +176,7 @@ mod tests {
     fn fields_of_chat_completions_that_responses_would_drop_are_refused() {
         let refused = |body: &Value| refuse_in_responses(&Fields::of_body(body).unwrap()).is_err();
         for (name, value) in
-            [("max_tokens", json!(5)), ("n", json!(2)), ("best_of", json!(2)), ("documents", json!([{}]))]
+            [("max_tokens", json!(5)), ("n", json!(2)), ("logprob_token_ids", json!([1])), ("documents", json!([{}]))]
         {
             assert!(refused(&json!({ name: value })), "{name}");
         }

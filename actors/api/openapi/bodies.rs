@@ -129,12 +129,16 @@ const CONVERSATION: &[Field] = &[
     field("continue_final_message", Boolean, "Whether the model continues the last message; default false."),
 ];
 
+const LISTED_LOGPROBS: Field =
+    field("logprob_token_ids", List, "1 to 128 token ids that are the alternatives for each token; needs logprobs.");
+
 const CHAT_ONLY: &[Field] = &[
     field("max_completion_tokens", Integer, "Most tokens to generate, reasoning included."),
     field("thinking_token_budget", Integer, "Most tokens of reasoning."),
     field("include_reasoning", Boolean, "Whether the answer contains the reasoning; default true."),
     field("top_logprobs", Integer, "Number of alternatives for each token, 0 to 20; needs logprobs."),
     field("logprobs", Boolean, "Whether to return log-probabilities."),
+    LISTED_LOGPROBS,
 ];
 
 const TEXT: &[Field] = &[
@@ -142,6 +146,7 @@ const TEXT: &[Field] = &[
     field("suffix", Text, "The text after a gap; the prompt is the text before it."),
     field("echo", Boolean, "Whether the prompt comes before the answer."),
     field("logprobs", Integer, "Number of alternatives for each token, 0 to 20."),
+    LISTED_LOGPROBS,
     field("best_of", Integer, "Number of answers of which the n most likely are returned."),
 ];
 
@@ -150,7 +155,11 @@ const AUDIO_FILE: &[Field] = &[
     field("language", Text, "The language that is spoken."),
     field("prompt", Text, "Text before it, for spelling and style."),
     field("response_format", Text, "json, text, verbose_json, srt or vtt."),
-    field("temperature", Number, "0 for the most likely words, which is the default."),
+    field(
+        "temperature",
+        Number,
+        "0 for the most likely words, which is the default; Whisper decodes unusable text again at higher ones.",
+    ),
     field("max_tokens", Integer, "Most tokens of the transcript."),
     field("stream", Boolean, "Send events while the transcript is written."),
 ];

@@ -62,6 +62,11 @@ impl ModelMedia {
         self.preparation.clone()
     }
 
+    /// Counts what happens to the media.
+    pub(crate) fn metrics(&self) -> &MediaMetrics {
+        &self.metrics
+    }
+
     /// Limits the media that are decoded and wait.
     #[must_use]
     pub fn slots(&self) -> Arc<Semaphore> {

@@ -7,7 +7,9 @@ use cuelight_engine::constraint::{ConstraintError, TokenMask};
 use cuelight_engine::embedding::Pooler;
 use cuelight_engine::engine::{DenoisedRow, SampledToken, TokenId};
 use cuelight_engine::format::tokenizer::{StreamDecoder, Tokenizer};
-use cuelight_engine::sample::{Denoised, Draw, InvalidLogits, TokenCounts, TokenSampler, position_logprobs, token_of};
+use cuelight_engine::sample::{
+    Alternatives, Denoised, Draw, InvalidLogits, TokenCounts, TokenSampler, position_logprobs, token_of,
+};
 use tokio::time::Instant;
 
 use super::constraint::OutputConstraint;
@@ -323,7 +325,7 @@ impl SequenceSampler {
         loop {
             let logits = rows.get(accepted.len() * row..(accepted.len() + 1) * row).unwrap_or_default();
             let token = self.sample_token(logits, sampler, tokenizer)?;
-            let logprobs = self.record.request.logprobs.map(|n| position_logprobs(logits, token, n));
+            let logprobs = self.alternatives().map(|wanted| position_logprobs(logits, token, wanted));
             let logprobs = logprobs.transpose().map_err(unusable)?;
             let last = self.count(token, tokenizer);
             if last.is_some() || drafted.get(accepted.len()) != Some(&token) {
@@ -335,6 +337,15 @@ impl SequenceSampler {
                 return Ok(SampleOutcome::Stopped { accepted, reason, rest });
             }
         }
+    }
+
+    /// The tokens whose log-probabilities are reported with each generated token, if its own is.
+    fn alternatives(&self) -> Option<Alternatives<'_>> {
+        let request = &self.record.request;
+        request.logprobs.map(|count| match request.logprob_tokens.as_slice() {
+            [] => Alternatives::MostLikely(count),
+            listed => Alternatives::Listed(listed),
+        })
     }
 
     /// Counts the tokens of a draft that the client predicted.
@@ -572,10 +583,10 @@ impl SequenceSampler {
     ) -> Result<(), InvalidLogits> {
         let request = &self.record.request;
         let Some(known) = &mut self.prompt_logprobs else { return Ok(()) };
-        let (prompt, top_n) = (&request.prompt, request.prompt_logprobs.unwrap_or(0));
+        let (prompt, wanted) = (&request.prompt, Alternatives::MostLikely(request.prompt_logprobs.unwrap_or(0)));
         for (row, next) in rows.zip(first_position + 1..) {
             if next == known.len() && next < prompt.len() {
-                known.push(Some(position_logprobs(row, prompt[next], top_n)?));
+                known.push(Some(position_logprobs(row, prompt[next], wanted)?));
             }
         }
         Ok(())

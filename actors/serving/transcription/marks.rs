@@ -11,7 +11,6 @@ use cuelight_engine::sample::JointTokens;
 
 use super::languages::code_of;
 use super::task::Task;
-use crate::serving::answers::Answer;
 use crate::serving::error::ApiError;
 
 /// Seconds from the time of a token to that of the next one.
@@ -29,31 +28,11 @@ pub(crate) struct Marks {
     first_language: TokenId,
     transcribe: TokenId,
     translate: TokenId,
+    no_speech: Option<TokenId>,
     /// Says that no times follow.
     without_times: TokenId,
     /// From 0 seconds to the end of a window.
     times: RangeInclusive<TokenId>,
-}
-
-/// What a model hears in a window.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Heard {
-    /// The code of the language.
-    pub language: Option<String>,
-    /// The parts of the text. Without times one.
-    pub segments: Vec<Segment>,
-}
-
-/// Words between two times.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Segment {
-    /// Seconds.
-    pub start: f64,
-    pub end: f64,
-    pub text: String,
-    pub tokens: Vec<TokenId>,
-    /// The mean log-probability of the tokens, if there is one of each.
-    pub logprob: Option<f64>,
 }
 
 impl Marks {
@@ -79,6 +58,8 @@ impl Marks {
             first_language,
             transcribe: transcribe?,
             translate: translate?,
+            // The name in older vocabularies is the second.
+            no_speech: token("<|nospeech|>").or_else(|| token("<|nocaptions|>")),
             without_times,
             times: first_time..=first_time + TokenId::try_from(times).ok()?,
         })
@@ -89,7 +70,7 @@ impl Marks {
         JointTokens { first: *self.times.start(), last: *self.times.end() }
     }
 
-    /// What the model writes of a clip: the language, the task, and words or words between times.
+    /// What the model writes of a clip: the language, the task, and words or words between times. With times it may write no words.
     ///
     /// # Errors
     /// [`ApiError`] for a language that the model does not know, or a task that it has not learnt.
@@ -97,7 +78,7 @@ impl Marks {
         let (first, last) = (self.times.start(), self.times.end());
         let words = match has_times {
             false => format!("<[{}]> WORDS", self.without_times),
-            true => format!("<[{first}-{}]> WORDS <[{first}-{last}]> part*", (first + LATEST_START).min(*last)),
+            true => format!("<[{first}-{}]> (WORDS <[{first}-{last}]> part*)?", (first + LATEST_START).min(*last)),
         };
         let before = self.before_words(language, task)?;
         let part = format!("<[{first}-{last}]> WORDS <[{first}-{last}]>");
@@ -129,48 +110,20 @@ impl Marks {
         Ok(format!("{spoken} <[{task}]> "))
     }
 
-    /// Reads the answer for a window of this many seconds.
-    pub fn read(&self, answer: &Answer, seconds: f64, tokenizer: &Tokenizer) -> Heard {
-        let mut heard = Heard::default();
-        let mut open = Open::default();
-        for (index, &token) in answer.tokens.iter().enumerate() {
-            if self.times.contains(&token) {
-                let at = f64::from(token - self.times.start()) * SECONDS;
-                heard.segments.extend(open.close(at.min(seconds), tokenizer));
-                open.start = at.min(seconds);
-            } else if let Some(code) = self.language(token) {
-                heard.language = Some(code.to_owned());
-            } else if !tokenizer.is_special(token) {
-                open.tokens.push(token);
-                open.logprobs.extend(answer.logprobs.get(index).map(|logprobs| f64::from(logprobs.sampled.logprob)));
-            }
-        }
-        heard.segments.extend(open.close(seconds, tokenizer));
-        heard
+    /// The time that a token stands for, in seconds from the start of the window.
+    pub fn seconds(&self, token: TokenId) -> Option<f64> {
+        self.times.contains(&token).then(|| f64::from(token - self.times.start()) * SECONDS)
     }
 
-    fn language(&self, token: TokenId) -> Option<&str> {
+    /// The code of the language that a token stands for.
+    pub fn language(&self, token: TokenId) -> Option<&str> {
         let index = token.checked_sub(self.first_language)? as usize;
         self.languages.get(index).map(String::as_str)
     }
-}
 
-/// Words whose end is not known yet.
-#[derive(Default)]
-struct Open {
-    start: f64,
-    tokens: Vec<TokenId>,
-    logprobs: Vec<f64>,
-}
-
-impl Open {
-    /// The words up to a time, if there are some.
-    fn close(&mut self, end: f64, tokenizer: &Tokenizer) -> Option<Segment> {
-        let Open { start, tokens, logprobs } = std::mem::take(self);
-        let text = tokenizer.decode(&tokens, true);
-        let is_complete = !tokens.is_empty() && logprobs.len() == tokens.len();
-        let logprob = is_complete.then(|| logprobs.iter().sum::<f64>() / tokens.len() as f64);
-        (!text.is_empty()).then_some(Segment { start, end: end.max(start), text, tokens, logprob })
+    /// The token whose probability at the place of the language is that of silence.
+    pub fn no_speech(&self) -> Option<TokenId> {
+        self.no_speech
     }
 }
 
@@ -180,13 +133,9 @@ mod tests {
     use super::*;
     use crate::pipeline::simulation::marked_tokenizer;
 
-    /// Tokens of bytes, the end, and from 257 on the start, two languages, two tasks, no times; then times.
+    /// Tokens of bytes, the end, and from 257 on the start, two languages, two tasks, silence, no times; then times.
     fn marks() -> Marks {
         Marks::of(&marked_tokenizer(), 100).unwrap()
-    }
-
-    fn heard(tokens: &[TokenId]) -> Heard {
-        marks().read(&Answer { tokens: tokens.to_vec(), ..Answer::default() }, 1.9, &marked_tokenizer())
     }
 
     fn lark(language: Option<&str>, task: Task, has_times: bool) -> String {
@@ -196,30 +145,19 @@ mod tests {
 
     #[test]
     fn an_answer_has_the_language_the_task_and_words() {
-        assert_eq!(lark(None, Task::Transcribe, false), "start: <[258-259]> <[261]> <[262]> WORDS");
-        assert_eq!(lark(Some("German"), Task::Translate, false), "start: <[259]> <[260]> <[262]> WORDS");
-        let timed = "start: <[258]> <[261]> <[263-313]> WORDS <[263-363]> part*";
+        assert_eq!(lark(None, Task::Transcribe, false), "start: <[258-259]> <[261]> <[263]> WORDS");
+        assert_eq!(lark(Some("German"), Task::Translate, false), "start: <[259]> <[260]> <[263]> WORDS");
+        let timed = "start: <[258]> <[261]> <[264-314]> (WORDS <[264-364]> part*)?";
         assert_eq!(lark(Some("en"), Task::Transcribe, true), timed);
         assert!(marks().grammar(Some("fr"), Task::Transcribe, false).is_err());
         assert_eq!(Marks::of(&crate::pipeline::simulation::tokenizer(), 100), None);
     }
 
     #[test]
-    fn words_are_between_times() {
-        let [a, b] = [u32::from(b'a'), u32::from(b'b')];
-        let found = heard(&[259, 261, 263, a, b, 313, 323, b, 363, 256]);
-        assert_eq!(found.language.as_deref(), Some("de"));
-        let segment = |start, end, tokens: &[TokenId], text: &str| Segment {
-            start,
-            end,
-            text: text.to_owned(),
-            tokens: tokens.to_vec(),
-            logprob: None,
-        };
-        // A time after the end of the window is its end.
-        assert_eq!(found.segments, [segment(0.0, 1.0, &[a, b], "ab"), segment(1.2, 1.9, &[b], "b")]);
-        let without = heard(&[258, 261, 262, a, b]);
-        assert_eq!(without.segments, [segment(0.0, 1.9, &[a, b], "ab")]);
-        assert_eq!(heard(&[258, 261, 263, 270]).segments, []);
+    fn tokens_stand_for_times_languages_and_silence() {
+        let marks = marks();
+        assert_eq!([263, 264, 314, 365].map(|token| marks.seconds(token)), [None, Some(0.0), Some(1.0), None]);
+        assert_eq!([257, 258, 259, 260].map(|token| marks.language(token)), [None, Some("en"), Some("de"), None]);
+        assert_eq!(marks.no_speech(), Some(262));
     }
 }

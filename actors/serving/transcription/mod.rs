@@ -3,12 +3,15 @@
 //! - [`request`]: what a client asks for, and the conversation that asks a model; [`task`]: what it writes
 //! - [`form`]: how a model answers; [`languages`]: their codes and names; `tag`: what stands before the words of some models
 //! - [`reader`]: the words of an answer
-//! - [`marks`]: the tokens around the words of models that hear a window at a time
+//! - [`marks`]: the tokens around the words of models that hear a window at a time; [`heard`]: their answers, read
+//! - [`quality`]: which answers are usable
 //! - [`recording`]: the windows of a recording; `windows`: where they end
 
 pub(crate) mod form;
+pub(crate) mod heard;
 pub(crate) mod languages;
 pub(crate) mod marks;
+pub(crate) mod quality;
 pub(crate) mod reader;
 pub(crate) mod recording;
 pub(crate) mod request;

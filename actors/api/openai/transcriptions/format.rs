@@ -7,10 +7,14 @@ use serde_json::{Value, json};
 
 use crate::api::fields::Fields;
 use crate::serving::error::{ApiError, clip};
-use crate::serving::transcription::marks::Segment;
+use crate::serving::transcription::heard::Segment;
+use crate::serving::transcription::quality::Quality;
 
 /// The field with the form.
 const FIELD: &str = "response_format";
+
+/// Frames of the spectrogram in a second, in which `seek` is counted.
+const FRAMES_PER_SECOND: f64 = 100.0;
 
 /// The form of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,8 +41,18 @@ pub(super) struct Transcript {
     pub task: &'static str,
     /// Seconds.
     pub duration: f64,
-    pub segments: Vec<Segment>,
+    pub parts: Vec<Part>,
     pub usage: Value,
+}
+
+/// A segment and the window that it is from.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    /// Where the window starts, in seconds.
+    pub window_start: f64,
+    pub segment: Segment,
+    /// That of the words of the whole window.
+    pub quality: Quality,
 }
 
 impl Format {
@@ -105,21 +119,22 @@ fn plain(media_type: &str, text: String) -> Response {
 
 impl Transcript {
     fn verbose(&self) -> Value {
-        let segment = |(id, segment): (usize, &Segment)| {
-            let Segment { start, end, text, tokens, logprob } = segment;
-            json!({ "id": id, "start": start, "end": end, "text": text, "tokens": tokens, "avg_logprob": logprob })
-        };
         json!({
             "task": self.task, "language": self.language, "duration": self.duration, "text": self.text,
-            "segments": self.segments.iter().enumerate().map(segment).collect::<Vec<_>>(), "usage": self.usage,
+            "segments": self.parts.iter().enumerate().map(|(id, part)| part.verbose(id)).collect::<Vec<_>>(),
+            "usage": self.usage,
         })
+    }
+
+    fn segments(&self) -> impl Iterator<Item = &Segment> {
+        self.parts.iter().map(|part| &part.segment)
     }
 
     fn srt(&self) -> String {
         let entry = |(index, Segment { start, end, text, .. }): (usize, &Segment)| {
             format!("{}\n{} --> {}\n{}\n\n", index + 1, time(*start, ','), time(*end, ','), text.trim())
         };
-        self.segments.iter().enumerate().map(entry).collect()
+        self.segments().enumerate().map(entry).collect()
     }
 
     fn vtt(&self) -> String {
@@ -127,8 +142,24 @@ impl Transcript {
             // An arrow would be read as times.
             format!("{} --> {}\n{}\n\n", time(*start, '.'), time(*end, '.'), text.trim().replace("-->", "->"))
         };
-        "WEBVTT\n\n".to_owned() + &self.segments.iter().map(entry).collect::<String>()
+        "WEBVTT\n\n".to_owned() + &self.segments().map(entry).collect::<String>()
     }
+}
+
+impl Part {
+    fn verbose(&self, id: usize) -> Value {
+        let Part { window_start, segment: Segment { start, end, text, tokens }, quality } = self;
+        json!({
+            "id": id, "seek": (window_start * FRAMES_PER_SECOND).round() as u64, "start": start, "end": end, "text": text,
+            "tokens": tokens, "temperature": decimal(quality.temperature), "avg_logprob": quality.logprob,
+            "compression_ratio": quality.compression_ratio, "no_speech_prob": quality.no_speech,
+        })
+    }
+}
+
+/// The number as it is written in decimals: 0.2, not 0.20000000298.
+fn decimal(number: f32) -> f64 {
+    number.to_string().parse().unwrap_or_else(|_| number.into())
 }
 
 /// `00:01:02.345`.
@@ -143,9 +174,13 @@ mod tests {
     use super::*;
 
     fn transcript() -> Transcript {
-        let segment = |start, end, text: &str| Segment { start, end, text: text.to_owned(), ..Segment::default() };
+        let part = |start, end, text: &str| Part {
+            window_start: 28.305,
+            segment: Segment { start, end, text: text.to_owned(), ..Segment::default() },
+            quality: Quality { temperature: 0.2, logprob: -0.5, compression_ratio: 1.25, no_speech: Some(0.125) },
+        };
         Transcript {
-            segments: vec![segment(0.0, 1.5, " One."), segment(61.02, 3723.4, " Two --> three.")],
+            parts: vec![part(0.0, 1.5, " One."), part(61.02, 3723.4, " Two --> three.")],
             ..Transcript::default()
         }
     }
@@ -164,7 +199,10 @@ mod tests {
 
     #[test]
     fn the_verbose_form_has_the_parts() {
-        let verbose = transcript().verbose();
-        assert_eq!((&verbose["segments"][1]["id"], &verbose["segments"][1]["start"]), (&json!(1), &json!(61.02)));
+        let segment = json!({
+            "id": 1, "seek": 2831, "start": 61.02, "end": 3723.4, "text": " Two --> three.", "tokens": [],
+            "temperature": 0.2, "avg_logprob": -0.5, "compression_ratio": 1.25, "no_speech_prob": 0.125,
+        });
+        assert_eq!(transcript().verbose()["segments"][1], segment);
     }
 }

@@ -8,29 +8,24 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt, stream};
 use serde_json::Value;
-use tokio::time::sleep;
 
 use super::asked::Asked;
 use super::events::{delta, done, usage};
-use super::format::Transcript;
+use super::format::{Part, Transcript};
+use super::hearer::{HeardWindow, Hearer, OfWindow};
 use crate::api::caller::Caller;
-use crate::api::request_memory::{RequestMemory, Reservation};
+use crate::api::request_memory::Reservation;
 use crate::api::server::SharedServer;
-use crate::core::shared_limit::Client;
-use crate::serving::accept::accept;
-use crate::serving::answers::{Answer, Finish};
 use crate::serving::error::ApiError;
-use crate::serving::request::{ConstraintField, OutputOptions, PromptInput, ServingRequest};
+use crate::serving::request::ConstraintField;
+use crate::serving::transcription::heard::Heard;
 use crate::serving::transcription::languages::language_name;
-use crate::serving::transcription::marks::{Heard, Marks, Segment};
+use crate::serving::transcription::marks::Marks;
 use crate::serving::transcription::recording::{Recording, Window};
 use crate::serving::transcription::task::Task;
 
 /// Windows that are computed at the same time.
 const AT_ONCE: usize = 4;
-
-/// What a model has heard in a window, and what that took.
-type OfWindow = Result<(Heard, Option<Finish>), ApiError>;
 
 pub(super) async fn answer(
     server: &SharedServer,
@@ -56,28 +51,19 @@ pub(super) async fn answer(
     }
     let mut transcript = Transcript { duration, task: name_of(task), ..Transcript::default() };
     let mut finishes = Vec::new();
-    while let Some((Heard { language, segments }, finish)) = heard.next().await.transpose()? {
-        transcript.add(language.as_deref(), segments);
+    while let Some(HeardWindow { start, heard, finish }) = heard.next().await.transpose()? {
+        transcript.add(start, heard);
         finishes.extend(finish);
     }
     transcript.usage = usage(&finishes);
     Ok(format.response(&transcript))
 }
 
-/// What is needed to hear a window.
-struct Hearer {
-    server: SharedServer,
-    client: Client,
-    asked: Asked,
-    constraint: ConstraintField,
-    marks: Arc<Marks>,
-}
-
 /// What is heard in each window, in order. `memory` is held until the end.
 fn hear(hearer: Arc<Hearer>, windows: Vec<Window>, memory: Reservation) -> impl Stream<Item = OfWindow> + Send {
     let of_window = move |(index, window): (usize, Window)| {
         let hearer = hearer.clone();
-        async move { hearer.hear(window, index == 0).await }
+        async move { hearer.hear(&window, index == 0).await }
     };
     let heard = stream::iter(windows.into_iter().enumerate()).map(of_window).buffered(AT_ONCE);
     heard.map(move |heard| {
@@ -86,57 +72,15 @@ fn hear(hearer: Arc<Hearer>, windows: Vec<Window>, memory: Reservation) -> impl 
     })
 }
 
-impl Hearer {
-    /// What is heard in a window. While the server has no room, all but the first wait for it.
-    async fn hear(&self, window: Window, is_first: bool) -> OfWindow {
-        loop {
-            match self.try_to_hear(window.clone()).await {
-                Err(error) if !is_first && error.is_overload() => sleep(error.retry_after().unwrap_or_default()).await,
-                heard => return heard,
-            }
-        }
-    }
-
-    async fn try_to_hear(&self, window: Window) -> OfWindow {
-        let (start, seconds) = (window.start, window.seconds);
-        let memory = RequestMemory::reserve(&self.server.request_memory, self.client.clone());
-        let accepted = accept(&self.server.models, self.server.limits(), self.request(window), memory).await?;
-        let tokenizer = accepted.model.tokenizer.clone();
-        let answer: Answer = accepted.answers.collect().await?.pop().ok_or(ApiError::Internal)?;
-        let mut heard = self.marks.read(&answer, seconds, &tokenizer);
-        for segment in &mut heard.segments {
-            segment.start += start;
-            segment.end += start;
-        }
-        Ok((heard, answer.finish))
-    }
-
-    fn request(&self, window: Window) -> ServingRequest {
-        let mut options = self.asked.options.clone();
-        options.stream = None;
-        if self.asked.format.has_times() {
-            options.logprobs = Some(0);
-            options.sampling.joint_tokens = Some(self.marks.joint_tokens());
-        }
-        ServingRequest {
-            model: self.asked.model.clone(),
-            options,
-            prompt: PromptInput::Transcription(Box::new(window.request(&self.asked.request))),
-            constraint: Some(self.constraint.clone()),
-            output: OutputOptions::plain(),
-        }
-    }
-}
-
 impl Transcript {
-    /// Adds what was heard in the next window.
-    fn add(&mut self, language: Option<&str>, segments: Vec<Segment>) {
+    /// Adds what was heard in the window that starts at `start` seconds.
+    fn add(&mut self, start: f64, Heard { language, segments, quality }: Heard) {
         if self.language.is_empty() {
-            self.language = language.map(language_name).unwrap_or_default();
+            self.language = language.as_deref().map(language_name).unwrap_or_default();
         }
         segments.iter().for_each(|segment| self.text.push_str(&segment.text));
         self.text = self.text.trim_start().to_owned();
-        self.segments.extend(segments);
+        self.parts.extend(segments.into_iter().map(|segment| Part { window_start: start, segment, quality }));
     }
 }
 
@@ -147,11 +91,14 @@ fn events(heard: impl Stream<Item = OfWindow> + Send) -> impl Stream<Item = Resu
         let mut heard = std::pin::pin!(heard);
         while let Some(of_window) = heard.next().await {
             match of_window {
-                Ok((Heard { language, segments }, finish)) => {
+                Ok(HeardWindow { start, heard, finish }) => {
                     let before = transcript.text.len();
-                    transcript.add(language.as_deref(), segments);
+                    transcript.add(start, heard);
                     finishes.extend(finish);
-                    yield Ok(event(&delta(&transcript.text[before..])));
+                    let words = &transcript.text[before..];
+                    if !words.is_empty() {
+                        yield Ok(event(&delta(words)));
+                    }
                 }
                 Err(error) => {
                     yield Ok(event(&error.body()));
