@@ -25,7 +25,7 @@
 //! subgroups; a value that a matrix reads from shared memory is multiplied as often as a subgroup has queries. With 4
 //! subgroups, spans of 64 positions and heads of 128 values a workgroup has 35 KiB of shared memory.
 
-use super::{Attention, EachOther, PIECE_TOKENS, StoreKv, Window};
+use super::{Attention, EachOther, PIECE_TOKENS, Window};
 use crate::fusion::FusesWith;
 use crate::gpu::{DeviceLimits, DeviceValue, Dispatch, GpuArgs, Module, Push, Region};
 use crate::kv::{KvShape, KvType, values_together};
@@ -379,10 +379,10 @@ fn selected(attention: &Attention, args: &GpuArgs<'_>) -> Option<Region> {
     args.inputs.last().filter(|_| attention.selects(args.context_tokens).is_some()).map(|selected| selected.region)
 }
 
-/// The dispatch of [`StoreKv`].
-pub(super) fn store_keys_and_values(op: &StoreKv, args: &GpuArgs<'_>) -> Dispatch {
+/// The dispatch that stores keys and values, which are the inputs, in a layer of the cache.
+pub(super) fn store_keys_and_values(layer: usize, kv: KvShape, args: &GpuArgs<'_>) -> Dispatch {
     let [key, value] = [0, 1].map(|input| args.inputs[input].region);
-    Stored { layer: op.layer, kv: op.kv, key, value: Some(value) }.dispatch(args, None)
+    Stored { layer, kv, key, value: Some(value) }.dispatch(args, None)
 }
 
 /// What is stored in a layer of the cache.

@@ -45,6 +45,6 @@ impl Op for StoreKv {
     }
 
     fn dispatches(&self, args: &GpuArgs<'_>) -> Vec<Dispatch> {
-        vec![gpu::store_keys_and_values(self, args)]
+        vec![gpu::store_keys_and_values(self.layer, self.kv, args)]
     }
 }
