@@ -4,7 +4,7 @@
 //! models are planned before any is loaded. SIGINT or SIGTERM drains the server: new requests are refused, running ones
 //! may finish, and a second signal stops them.
 
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,16 +15,11 @@ use futures_util::future::try_join_all;
 
 use crate::api::{self, ConnectionOptions, LiveOptions, ServerOptions};
 use crate::config::flags::{Flags, ServeFlags};
-use crate::config::{Config, Given, Origin};
-use crate::core::kv_transfer::PeerAddress;
+use crate::config::{Config, Given};
 use crate::hub::HubStore;
-use crate::kv_events::{KvEvents, KvEventsOptions};
 use crate::logging::notice;
 use crate::metrics::exposition::Exposition;
-use crate::models::{Machine, ModelFactory, Models, ModelsDirectory, ModelsError, ModelsOptions, NamedModel};
-use crate::pipeline::kv_store::{
-    InvalidPeerRule, KvDirectory, KvStoreOptions, PeerKey, PeerOptions, PeerRule, SharedBlocks,
-};
+use crate::models::{Machine, ModelFactory, Models, ModelsDirectory, ModelsError, ModelsOptions};
 use crate::pipeline::runtime::RuntimeOptions;
 use crate::recording::Recorder;
 use crate::trace::{self, Tracer};
@@ -32,11 +27,10 @@ use crate::trace::{self, Tracer};
 use super::api_keys::api_keys;
 use super::batches::batches;
 use super::found_model::FoundModel;
-use super::hints::over_budget;
+use super::kv_options::{kv_events, kv_store};
 use super::media::MediaSettings;
 use super::model;
-use super::served_name::served_name;
-use super::server_memory::{request_memory, response_store};
+use super::named_models::{plan_all, split_name};
 use super::server_options::server_options;
 use super::{CliError, ConfigSource, Context, async_runtime, model_help, open_files, ready};
 
@@ -160,91 +154,6 @@ fn recorder(config: &Config) -> Result<Recorder, CliError> {
     started.map_err(CliError::io(format!("record requests in {}", directory.display())))
 }
 
-/// The lower tiers of the KV cache. Takes the directory of the disk tier for this process.
-fn kv_store(config: &Config) -> Result<KvStoreOptions, CliError> {
-    let host_bytes = config.kv_host_memory.map_or(0, |size| size.0);
-    if config.no_prefix_cache && (host_bytes > 0 || config.kv_disk.is_some()) {
-        let advice = "--kv-host-memory and --kv-disk keep blocks of the prefix cache: leave --no-prefix-cache out";
-        return Err(CliError::Usage(advice.to_owned()));
-    }
-    if config.kv_disk.is_none() && matches!(config.origin("kv_disk_size"), Origin::Flag(_)) {
-        return Err(CliError::Usage("--kv-disk-size needs --kv-disk, the directory that it limits".to_owned()));
-    }
-    let (peers, shared) = (peers(config)?, shared_blocks(config, host_bytes)?);
-    let directory = config.kv_disk.as_deref().map(KvDirectory::open).transpose().map_err(CliError::other)?;
-    Ok(KvStoreOptions {
-        host_bytes,
-        disk: directory.map(|directory| (directory, config.kv_disk_size.0)),
-        peers,
-        shared,
-    })
-}
-
-/// The servers from which KV blocks are loaded.
-fn peers(config: &Config) -> Result<PeerOptions, CliError> {
-    let rules = config.kv_peer.iter().map(|rule| rule.parse());
-    let allowed: Vec<PeerRule> = rules
-        .collect::<Result<_, InvalidPeerRule>>()
-        .map_err(|error| CliError::Usage(format!("--kv-peer: {error}")))?;
-    if !allowed.is_empty() && config.no_prefix_cache {
-        let advice = "--kv-peer loads blocks into the prefix cache: leave --no-prefix-cache out";
-        return Err(CliError::Usage(advice.to_owned()));
-    }
-    if allowed.is_empty() && config.kv_peer_key.is_some() {
-        return Err(CliError::Usage("--kv-peer-key needs --kv-peer, the servers that require the key".to_owned()));
-    }
-    if config.kv_peer_key.is_some() && allowed.iter().any(|rule| rule.port.is_none()) {
-        let advice = "--kv-peer-key is for the ports that --kv-peer names: add them, like 10.0.0.0/8:8080";
-        return Err(CliError::Usage(advice.to_owned()));
-    }
-    Ok(PeerOptions { allowed, key: config.kv_peer_key.as_ref().map(|key| PeerKey::of(&key.0)) })
-}
-
-/// What shares KV blocks with other servers, if they are shared.
-fn shared_blocks(config: &Config, host_bytes: u64) -> Result<Option<SharedBlocks>, CliError> {
-    let Some(text) = &config.kv_share else { return Ok(None) };
-    if host_bytes == 0 {
-        let advice = "--kv-share needs --kv-host-memory, the memory from which other servers load blocks";
-        return Err(CliError::Usage(advice.to_owned()));
-    }
-    let address: PeerAddress = text.parse().map_err(|error| CliError::Usage(format!("--kv-share: {error}")))?;
-    if is_loopback(&config.host) && !is_loopback(&address.host) {
-        let host = &config.host;
-        let advice =
-            format!("--kv-share {address} cannot be reached: the server listens on {host}; add --host 0.0.0.0");
-        return Err(CliError::Usage(advice));
-    }
-    Ok(Some(SharedBlocks::new(address)))
-}
-
-/// Whether only programs of this machine reach a host.
-fn is_loopback(host: &str) -> bool {
-    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
-}
-
-/// What tells routers about the KV cache, if they are told.
-async fn kv_events(config: &Config) -> Result<KvEvents, CliError> {
-    let Some(endpoint) = &config.kv_events else {
-        return match config.kv_events_replay {
-            Some(_) => {
-                Err(CliError::Usage("--kv-events-replay needs --kv-events, whose messages it repeats".to_owned()))
-            }
-            None => Ok(KvEvents::default()),
-        };
-    };
-    if config.no_prefix_cache {
-        let advice = "--kv-events tells what the prefix cache holds: leave --no-prefix-cache out";
-        return Err(CliError::Usage(advice.to_owned()));
-    }
-    let options = KvEventsOptions {
-        endpoint: endpoint.0.clone(),
-        replay_endpoint: config.kv_events_replay.clone().map(|address| address.0),
-        topic: config.kv_events_topic.clone(),
-        format: config.kv_events_format,
-    };
-    KvEvents::start(options).await.map_err(CliError::other)
-}
-
 fn models_options(config: &Config, tracer: &Tracer, recorder: &Recorder) -> ModelsOptions {
     let (tracer, recorder) = (tracer.clone(), recorder.clone());
     ModelsOptions {
@@ -289,83 +198,6 @@ fn models_directory(path: &Path, args: &Args, context: &Context) -> Result<Model
     let opened = ModelsDirectory::open(path, make);
     let directory = opened.map_err(CliError::io(format!("read the models directory {}", path.display())))?;
     Ok(if config.allow_pull { directory.with_store(store) } else { directory })
-}
-
-/// Checks the settings that depend on the number of models that the command line names.
-fn check_number(models: &[String], config: &Config) -> Result<(), CliError> {
-    let refuse = |advice: &str| Err(CliError::Usage(advice.to_owned()));
-    if models.len() > 1 && config.alias.is_some() {
-        return refuse("--alias names one model; with several, write NAME=MODEL for each");
-    }
-    if config.max_loaded_models.is_some_and(|most| most.get() < models.len()) {
-        return refuse(&format!("{} models are named, more than --max-loaded-models allows", models.len()));
-    }
-    if models.len() == 1 {
-        return Ok(());
-    }
-    if !config.lora.is_empty() || config.allow_lora_loading {
-        return refuse("adapters belong to one model: with --lora or --allow-lora-loading, name exactly one");
-    }
-    if config.draft.is_some() {
-        return refuse("a draft model belongs to one model: with --draft, name exactly one");
-    }
-    Ok(())
-}
-
-/// The names for clients of the models on the command line, with the models.
-fn names<'a>(models: &'a [String], config: &Config) -> Result<Vec<(String, &'a str)>, CliError> {
-    let mut named: Vec<(String, &str)> = Vec::new();
-    for argument in models {
-        let (name, model) = split_name(argument);
-        let id = name.or(config.alias.as_deref()).map_or_else(|| served_name(model), str::to_owned);
-        if named.iter().any(|(other, _)| *other == id) {
-            let advice = format!("two models would have the name {id}; write NAME=MODEL for a distinct name");
-            return Err(CliError::Usage(advice));
-        }
-        named.push((id, model));
-    }
-    Ok(named)
-}
-
-/// Plans the models of the command line one after the other, each in the memory that the ones before it leave free.
-fn plan_all(models: &[String], context: &Context) -> Result<Vec<NamedModel>, CliError> {
-    let config = &context.config;
-    check_number(models, config)?;
-    let budget = config.memory.map(|size| size.0);
-    let mut held_bytes = 0;
-    let mut named: Vec<NamedModel> = Vec::new();
-    for (id, model) in names(models, config)? {
-        let machine = Machine::now();
-        let limit = machine.limit(budget, held_bytes);
-        let is_by_budget = budget.is_some() && limit != machine.limit(None, held_bytes);
-        // The plan of the first model includes it, so that the others leave it free.
-        let request_bytes =
-            if named.is_empty() { request_memory(config).saturating_add(response_store(config)) } else { 0 };
-        let planned = model::plan_within(model, limit, request_bytes, context);
-        let (factory, planned) = planned.map_err(|error| if is_by_budget { over_budget(error) } else { error })?;
-        held_bytes += planned.memory().host_bytes();
-        if factory.adapter_names().contains(&id) {
-            return Err(CliError::Usage(format!("the model and an adapter would have the name {id}")));
-        }
-        named.push(NamedModel {
-            id,
-            adapters: factory.adapter_names(),
-            aliases: Vec::new(),
-            factory: Arc::new(factory),
-            planned: Some(planned),
-        });
-    }
-    Ok(named)
-}
-
-/// Splits `NAME=MODEL`. An existing file with an equals sign in its name is a model without NAME.
-fn split_name(argument: &str) -> (Option<&str>, &str) {
-    match argument.split_once('=') {
-        Some((name, model)) if !name.is_empty() && !model.is_empty() && !Path::new(argument).exists() => {
-            (Some(name), model)
-        }
-        _ => (None, argument),
-    }
 }
 
 async fn serve(listener: TcpListener, models: Models, options: LiveOptions, config: &Config) -> Result<(), CliError> {
@@ -456,39 +288,6 @@ fn bind(host: &str, port: u16) -> Result<TcpListener, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::environment::Environment;
-
-    #[test]
-    fn blocks_are_shared_only_where_other_servers_reach_this_one() {
-        let shared = |host: &str, address: &str| {
-            let mut config = Config::defaults(&Environment::default().home());
-            (config.host, config.kv_share) = (host.to_owned(), Some(address.to_owned()));
-            shared_blocks(&config, 1 << 30).map(|shared| shared.is_some()).map_err(|error| error.to_string())
-        };
-        for (host, address) in [("0.0.0.0", "10.0.0.7:8080"), ("10.0.0.7", "box:80"), ("127.0.0.1", "localhost:8080")] {
-            assert_eq!(shared(host, address), Ok(true), "{host} {address}");
-        }
-        for host in ["127.0.0.1", "localhost", "::1"] {
-            let error = shared(host, "10.0.0.7:8080").unwrap_err();
-            let expected = format!("the server listens on {host}; add --host 0.0.0.0");
-            assert!(
-                error.contains("--kv-share 10.0.0.7:8080 cannot be reached") && error.contains(&expected),
-                "{error}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_name_before_the_model_is_split_off_unless_such_a_file_exists() {
-        assert_eq!(split_name("small=org/repo:Q8_0"), (Some("small"), "org/repo:Q8_0"));
-        assert_eq!(split_name("org/repo"), (None, "org/repo"));
-        for odd in ["=demo", "demo="] {
-            assert_eq!(split_name(odd), (None, odd));
-        }
-        let file = tempfile::Builder::new().prefix("a=b").tempfile().unwrap();
-        let path = file.path().to_str().unwrap();
-        assert_eq!(split_name(path), (None, path));
-    }
 
     #[test]
     fn a_port_in_use_is_reported_in_one_sentence() {

@@ -14,6 +14,7 @@
 //! requests are not affected.
 
 mod constraint;
+mod outcome;
 mod reasoning;
 mod sequence;
 mod stop;

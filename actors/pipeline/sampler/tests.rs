@@ -5,7 +5,8 @@ use cuelight_engine::constraint::{ConstraintCompiler, Grammar};
 use cuelight_engine::engine::{SampledToken, TokenId};
 use cuelight_engine::sample::TokenSampler;
 
-use super::sequence::{Advance, Computed, SampleOutcome, SequenceSampler};
+use super::outcome::{Advance, Computed, SampleOutcome};
+use super::sequence::SequenceSampler;
 use super::*;
 use crate::core::request::{FinishReason, GenerationRequest, Marker, ReasoningOptions, SamplingParams, StopConditions};
 use crate::core::stop_strings::StopStrings;

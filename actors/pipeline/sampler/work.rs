@@ -7,7 +7,8 @@ use cuelight_engine::engine::{DenoisedRow, SampledToken, TokenId};
 use cuelight_engine::format::tokenizer::Tokenizer;
 use cuelight_engine::sample::TokenSampler;
 
-use super::sequence::{Advance, Computed, NewToken, SampleOutcome, SequenceSampler};
+use super::outcome::{Advance, Computed, NewToken, SampleOutcome};
+use super::sequence::SequenceSampler;
 use crate::core::request::{Event, GenerationError, RequestId};
 use crate::pipeline::journal::RequestRecord;
 use crate::pipeline::policy::SampleTask;
