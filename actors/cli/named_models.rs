@@ -8,7 +8,7 @@ use super::served_name::served_name;
 use super::server_memory::{request_memory, response_store};
 use super::{CliError, Context, model};
 use crate::config::Config;
-use crate::models::{Machine, ModelFactory, NamedModel};
+use crate::models::{Machine, NamedModel};
 
 /// Checks the settings that depend on the number of models that the command line names.
 fn check_number(models: &[String], config: &Config) -> Result<(), CliError> {
