@@ -46,11 +46,13 @@ pub fn encoders(file: &Path, context: &Context) -> Result<Option<PathBuf>, CliEr
     let copy = folder(context)?.join(copy_name(&*checkpoint, "-encoders", target));
     if !copy.is_file() {
         let options = options(target, context);
-        let plan = match QuantizePlan::new(&*checkpoint, &options) {
+        let mut plan = match QuantizePlan::new(&*checkpoint, &options) {
             Err(QuantizeError::AlreadyQuantized { .. }) => return Ok(None),
             plan => plan.map_err(CliError::other)?,
         };
-        if plan.tensors.iter().all(|tensor| tensor.from == tensor.to) {
+        // Other tensors are read from the original. Some have more dimensions than a GGUF file can state.
+        plan.tensors.retain(|tensor| tensor.from != tensor.to);
+        if plan.tensors.is_empty() {
             return Ok(None);
         }
         write(&plan, target, &copy, context)?;

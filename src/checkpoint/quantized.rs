@@ -1,4 +1,5 @@
-//! A checkpoint with the tensors of its quantized copy. Everything else is read from the original.
+//! A checkpoint with the tensors of its quantized copy. Everything else, tensors that the copy does not have included, is read from
+//! the original.
 
 use std::path::Path;
 
@@ -31,13 +32,17 @@ pub fn with_copy(original: Box<dyn Checkpoint>, copy: &Path) -> Result<Box<dyn C
 struct Quantized {
     original: Box<dyn Checkpoint>,
     copy: Gguf,
+    /// Those of the original, in the form of the copy where it has them.
+    tensors: Vec<TensorInfo>,
     files: ModelFiles,
 }
 
 impl Quantized {
     fn new(original: Box<dyn Checkpoint>, copy: Gguf) -> Self {
         let files = original.files().with(Checkpoint::files(&copy));
-        Quantized { original, copy, files }
+        let in_copy = |tensor: &TensorInfo| Checkpoint::tensor(&copy, &tensor.name).unwrap_or(tensor).clone();
+        let tensors = original.tensors().iter().map(in_copy).collect();
+        Quantized { original, copy, tensors, files }
     }
 }
 
@@ -65,15 +70,18 @@ impl Checkpoint for Quantized {
     }
 
     fn tensors(&self) -> &[TensorInfo] {
-        Checkpoint::tensors(&self.copy)
+        &self.tensors
     }
 
     fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        Checkpoint::tensor(&self.copy, name)
+        Checkpoint::tensor(&self.copy, name).or_else(|| self.original.tensor(name))
     }
 
     fn weight(&self, name: &str) -> Result<Weight, GgufError> {
-        Checkpoint::weight(&self.copy, name)
+        match Checkpoint::tensor(&self.copy, name) {
+            Some(_) => Checkpoint::weight(&self.copy, name),
+            None => self.original.weight(name),
+        }
     }
 
     fn tokenizer(&self, cancel: &LoadCancel) -> Result<Tokenizer, TokenizerError> {

@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub mod listening;
+pub mod openai;
 
 use std::sync::Arc;
 
