@@ -51,6 +51,68 @@ pub struct EmbeddingSpec {
     pub is_only: bool,
     /// What the values are, if they rate how relevant a document is to a query. Then each text is a pair of both.
     pub relevance: Option<Relevance>,
+    /// How the values become the scores of classes, if they are logits of classes.
+    pub classes: Option<ClassScores>,
+}
+
+impl EmbeddingSpec {
+    /// Vectors of `width` values; `is_only` says that the model makes nothing else.
+    #[must_use]
+    pub fn of_vectors(pooling: Pooling, width: usize, is_only: bool) -> Self {
+        EmbeddingSpec { pooling, width, is_only, relevance: None, classes: None }
+    }
+
+    /// What the values are for. A reranker may tell classes as well.
+    #[must_use]
+    pub fn product(&self) -> Product {
+        match (self.relevance, self.classes) {
+            (Some(_), _) => Product::Relevance,
+            (None, Some(_)) => Product::Classes,
+            (None, None) => Product::Vectors,
+        }
+    }
+}
+
+/// What a model makes of a text besides other texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Product {
+    /// A vector.
+    Vectors,
+    /// How relevant a document is to a query.
+    Relevance,
+    /// The scores of classes.
+    Classes,
+}
+
+/// How the logits of classes become scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClassScores {
+    /// Probabilities of classes of which a text has one.
+    Softmax,
+    /// Probabilities of classes of which a text may have several.
+    Sigmoid,
+    /// The logits themselves, which are the values of a regression.
+    Logits,
+}
+
+impl ClassScores {
+    /// The scores of logits.
+    #[must_use]
+    pub fn of(self, logits: &[f32]) -> Vec<f32> {
+        match self {
+            ClassScores::Softmax => softmax(logits),
+            ClassScores::Sigmoid => logits.iter().copied().map(sigmoid).collect(),
+            ClassScores::Logits => logits.to_vec(),
+        }
+    }
+}
+
+/// The probabilities of logits, in float64 so that their sum is 1.
+fn softmax(logits: &[f32]) -> Vec<f32> {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weights: Vec<f64> = logits.iter().map(|logit| f64::from(logit - most).exp()).collect();
+    let sum: f64 = weights.iter().sum();
+    weights.into_iter().map(|weight| (weight / sum) as f32).collect()
 }
 
 /// The values with which a model rates how relevant a document is to a query.
@@ -194,6 +256,18 @@ mod tests {
         assert_eq!(normalized(&[0.0, 0.0], None), [0.0, 0.0]);
         assert_eq!(cosine(&[0.0, 0.0], &[1.0, 2.0]), 0.0);
         assert!((cosine(&[3.0, 4.0], &[4.0, 3.0]) - 0.96).abs() < 1e-6);
+    }
+
+    #[test]
+    fn scores_of_classes_are_probabilities_or_logits() {
+        let logits = [1.0, -2.0, 3.0];
+        let exact: Vec<f32> =
+            logits.iter().map(|logit: &f32| logit.exp() / (1.0f32.exp() + (-2.0f32).exp() + 3.0f32.exp())).collect();
+        let found = ClassScores::Softmax.of(&logits);
+        assert!(found.iter().zip(exact).all(|(found, exact)| (found - exact).abs() < 1e-6));
+        assert_eq!(ClassScores::Softmax.of(&[1e38, 1e38]), [0.5, 0.5]);
+        assert_eq!(ClassScores::Sigmoid.of(&logits), logits.map(sigmoid));
+        assert_eq!(ClassScores::Logits.of(&logits), logits);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use cuelight_engine::format::tokenizer::Tokenizer;
 use cuelight_engine::load::{ComputeDevice, Kernel, KvType, LoadOptions, plan};
 use cuelight_engine::rerank::{Pair, PairLimits, PairPrompt, QueryEncoder};
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 #[path = "support/vulkan_device.rs"]
 mod vulkan_device;
@@ -51,7 +52,7 @@ fn folder() -> PathBuf {
 }
 
 fn all() -> Vec<Expected> {
-    ["bert", "xlm-roberta", "qwen3"].map(expected).into()
+    ["bert", "xlm-roberta", "modern-bert", "qwen3", "qwen3-answers"].map(expected).into()
 }
 
 fn expected(name: &str) -> Expected {
@@ -147,9 +148,56 @@ fn a_device_gives_the_scores_of_transformers() {
 
 #[test]
 fn directories_give_the_scores_of_files() {
-    for name in ["bert", "xlm-roberta"] {
+    for name in ["bert", "xlm-roberta", "modern-bert"] {
         check(&expected(name), &options(&folder().join(name)), GATE);
     }
+}
+
+/// The tokens of both answers are stated by a module, by the key of vLLM, or became the only row of a head.
+#[test]
+fn directories_of_models_that_answer_give_the_scores_of_their_answers() {
+    let expected = expected("qwen3-answers");
+    check(&expected, &options(&folder().join("qwen3-answers-converted")), GATE);
+    let from_token = changed_directory("qwen3-answers", "config.json", |config| {
+        config["architectures"] = json!(["Qwen3ForSequenceClassification"]);
+        config["classifier_from_token"] = json!(["no", "yes"]);
+    });
+    check(&expected, &options(from_token.path()), GATE);
+}
+
+#[test]
+fn other_answers_are_refused_by_name() {
+    let refused = |file: &str, change: &dyn Fn(&mut Value)| {
+        let copy = changed_directory("qwen3-answers", file, change);
+        match checkpoint::open(copy.path()) {
+            Err(error) => error.to_string(),
+            Ok(_) => panic!("it is accepted"),
+        }
+    };
+    let other = refused("1_LogitScore/config.json", &|config| config["true_token_id"] = json!(5));
+    assert!(other.contains("1_LogitScore/config.json") && other.contains("true_token_id"), "{other}");
+    let one = refused("1_LogitScore/config.json", &|config| config["false_token_id"] = Value::Null);
+    assert!(one.contains("false_token_id"), "{one}");
+    let digits = refused("config.json", &|config| config["classifier_from_token"] = json!(["0", "1"]));
+    assert!(digits.contains("classifier_from_token"), "{digits}");
+    let llama = refused("1_LogitScore/config.json", &|config| config["true_token_id"] = json!(999_999_999));
+    assert!(llama.contains("qwen3"), "{llama}");
+}
+
+/// A copy of a directory with changes in one of its JSON files. Without the module of answers unless that is the file.
+fn changed_directory(name: &str, file: &str, change: impl Fn(&mut Value)) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    let is_module = file.starts_with("1_LogitScore");
+    let modules = ["modules.json", "1_LogitScore/config.json"].iter().filter(|_| is_module);
+    std::fs::create_dir(copy.path().join("1_LogitScore")).unwrap();
+    for name_of_file in ["config.json", "model.safetensors", "tokenizer.json"].iter().chain(modules) {
+        std::fs::copy(folder().join(name).join(name_of_file), copy.path().join(name_of_file)).unwrap();
+    }
+    let path = copy.path().join(file);
+    let mut changed: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    change(&mut changed);
+    std::fs::write(&path, changed.to_string()).unwrap();
+    copy
 }
 
 #[test]
@@ -181,6 +229,8 @@ fn pooling_follows_from_what_tokens_see() {
     let bert = spec("bert.gguf");
     assert_eq!((bert.pooling, bert.width, bert.relevance), (Pooling::First, 1, Some(Relevance::Logit)));
     assert_eq!(bert.pooling.rows(), HiddenRows::First);
+    let modern_bert = spec("modern-bert.gguf");
+    assert_eq!((modern_bert.pooling, modern_bert.width), (Pooling::First, 1), "the first row has the mean");
     let qwen3 = spec("qwen3.gguf");
     assert_eq!((qwen3.pooling, qwen3.width, qwen3.relevance), (Pooling::Last, 2, Some(Relevance::YesOrNo)));
 }
@@ -221,26 +271,8 @@ fn other_heads_are_refused_by_name() {
         Err(error) => error.to_string(),
         Ok(_) => panic!("it is accepted"),
     };
-    let several = refused(&changed("", None, 3));
-    assert!(several.contains("classifier.output_labels") && several.contains("3 labels"), "{several}");
-    let mean = refused(&changed("", Some(("bert.classifier.pooling_type", 1)), 1));
-    assert!(mean.contains("classifier.pooling_type"), "{mean}");
+    let labels = refused(&changed("", Some(("bert.classifier.pooling_type", 4)), 1));
+    assert!(labels.contains("classifier.pooling_type"), "{labels}");
     let headless = refused(&changed("cls.output.weight", None, 1));
     assert!(headless.contains("cls.output.weight"), "{headless}");
-}
-
-#[test]
-fn directories_that_tell_classes_apart_are_refused() {
-    let copy = tempfile::tempdir().unwrap();
-    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
-        std::fs::copy(folder().join("bert").join(name), copy.path().join(name)).unwrap();
-    }
-    let config = copy.path().join("config.json");
-    let mut changed: serde_json::Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
-    changed["id2label"] = serde_json::json!({ "0": "negative", "1": "positive" });
-    std::fs::write(&config, changed.to_string()).unwrap();
-    match checkpoint::open(copy.path()) {
-        Err(error) => assert!(error.to_string().contains("BertForSequenceClassification with 2 labels"), "{error}"),
-        Ok(_) => panic!("it is accepted"),
-    }
 }

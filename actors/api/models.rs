@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
+use cuelight_engine::embedding::Product;
 use cuelight_engine::load::LoadProgress;
 use cuelight_engine::media::MediaKind;
 use serde_json::{Value, json};
@@ -135,7 +136,11 @@ fn describe_openai(server: &Server, info: &ModelInfo, id: &str) -> Value {
     });
     if let Some(model) = &info.model {
         if model.card.embedding.is_only {
-            let makes = if model.card.embedding.relevance.is_some() { "rerank" } else { "embedding" };
+            let makes = match model.card.embedding.product() {
+                Product::Vectors => "embedding",
+                Product::Relevance => "rerank",
+                Product::Classes => "classify",
+            };
             described["architecture"]["output_modalities"] = json!([makes]);
         }
         let media = MediaKind::ALL.into_iter().filter(|kind| model.takes(*kind)).map(MediaKind::part_type);
@@ -154,6 +159,9 @@ fn describe_openai(server: &Server, info: &ModelInfo, id: &str) -> Value {
             "size": model.card.size_bytes,
             "sampling": model.card.sampling.stated.json(),
         });
+        if !model.card.labels.is_empty() {
+            described["meta"]["labels"] = json!(model.card.labels);
+        }
     }
     described
 }

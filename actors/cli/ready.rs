@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use cuelight_engine::embedding::Product;
 use cuelight_engine::memory::format_bytes;
 use serde_json::{Value, json};
 
@@ -51,15 +52,18 @@ enum UseOfModel {
     Embeddings,
     /// It orders documents.
     Reranking,
+    /// It tells the classes of texts.
+    Classification,
 }
 
 impl UseOfModel {
     fn of(model: &ServedModel) -> Self {
-        match model.chat_template {
-            _ if model.card.embedding.relevance.is_some() => UseOfModel::Reranking,
-            _ if model.card.embedding.is_only => UseOfModel::Embeddings,
-            Some(_) => UseOfModel::Chat,
-            None => UseOfModel::Text,
+        match (model.card.embedding.product(), &model.chat_template) {
+            (Product::Relevance, _) => UseOfModel::Reranking,
+            (Product::Classes, _) => UseOfModel::Classification,
+            (Product::Vectors, _) if model.card.embedding.is_only => UseOfModel::Embeddings,
+            (Product::Vectors, Some(_)) => UseOfModel::Chat,
+            (Product::Vectors, None) => UseOfModel::Text,
         }
     }
 }
@@ -96,6 +100,7 @@ impl FirstRequest<'_> {
             UseOfModel::Reranking => {
                 ("rerank", json!({ "query": "What is a fox?", "documents": ["An animal.", "A colour."] }))
             }
+            UseOfModel::Classification => ("classify", json!({ "input": ["Once upon a time"] })),
         };
         if let Some(model) = self.model {
             body["model"] = Value::from(model);
@@ -143,6 +148,12 @@ mod tests {
     fn a_reranker_gets_a_query() {
         let request = FirstRequest { use_of_model: UseOfModel::Reranking, ..request("127.0.0.1:8080") };
         assert!(request.text().contains("/v1/rerank") && request.text().contains("\"query\""));
+    }
+
+    #[test]
+    fn a_classifier_gets_a_text() {
+        let request = FirstRequest { use_of_model: UseOfModel::Classification, ..request("127.0.0.1:8080") };
+        assert!(request.text().contains("/v1/classify") && request.text().contains("\"input\""));
     }
 
     #[test]

@@ -52,7 +52,7 @@ Then, from another terminal:
 Or chat in a browser: http://127.0.0.1:8080
 
 APIs: OpenAI's (/v1/chat/completions, /v1/responses, /v1/completions, /v1/embeddings, /v1/batches, /v1/models), Anthropic's (/v1/messages), Ollama's \
-(/api), rerankers' (/v1/rerank, /v1/score), and llama.cpp's (/completion, /infill, /tokenize, /detokenize, /props, /slots). Also /models, /health, /ready and /metrics; \
+(/api), rerankers' and classifiers' (/v1/rerank, /v1/score, /classify, /predict), and llama.cpp's (/completion, /infill, /tokenize, /detokenize, /props, /slots). Also /models, /health, /ready and /metrics; \
 /openapi.json describes all of them.")]
 pub struct Args {
     #[arg(value_name = "[NAME=]MODEL", help = format!("The models to load at the start, each {}; NAME= sets the name that clients use", model_help::FORMS))]

@@ -16,7 +16,7 @@ const TOKENIZERS: [&[&str]; 3] =
     [&["tokenizer.json"], &["tekken.json"], &["tokenizer.model", "added_tokens.json", "special_tokens_map.json"]];
 
 /// What a directory may have besides.
-const OPTIONAL: [&str; 13] = [
+const OPTIONAL: [&str; 14] = [
     "generation_config.json",
     "tokenizer_config.json",
     "chat_template.jinja",
@@ -32,6 +32,7 @@ const OPTIONAL: [&str; 13] = [
     "2_Dense/model.safetensors",
     "3_Dense/config.json",
     "3_Dense/model.safetensors",
+    "1_LogitScore/config.json",
 ];
 
 const SINGLE: &str = "model.safetensors";

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cuelight_engine::embedding::{EmbeddingSpec, Pooling, Relevance};
+use cuelight_engine::embedding::{ClassScores, EmbeddingSpec, Pooling, Relevance};
 use cuelight_engine::engine::{
     BLOCK_TOKENS, CacheLayout, CacheUnit, Canvas, CanvasLimits, DenoisedRow, EmbeddingLimits, EmbeddingRows, Engine,
     EngineError, EngineLimits, ExpertJob, ExpertResult, HiddenLimits, LogitsWanted, Progress, SampledToken,
@@ -161,6 +161,8 @@ pub struct SimulatedModel {
     pub denoising: Option<DenoisingRule>,
     /// What its hidden values are, if it is a reranker.
     pub relevance: Option<Relevance>,
+    /// The names of its classes, of which a text has one; none if its hidden values are no logits of classes.
+    pub labels: Vec<String>,
     /// The model that drafts tokens for it.
     pub draft: Option<Arc<SimulatedModel>>,
     /// How it takes media, if it does.
@@ -243,6 +245,7 @@ impl SimulatedModel {
             faults: None,
             denoising: None,
             relevance: None,
+            labels: Vec::new(),
             draft: None,
             media: None,
             counters: Arc::default(),
@@ -341,6 +344,7 @@ impl ModelSource for SimulatedModel {
             layers: Vec::new(),
             prediction: None,
             embedding: self.embedding(),
+            labels: self.labels.clone(),
             rerank_template: None,
             denoising: self.denoising,
             sampling: RecommendedSampling { stated: self.sampling, ..RecommendedSampling::default() },
@@ -384,7 +388,9 @@ impl SimulatedModel {
     fn embedding(&self) -> EmbeddingSpec {
         let HiddenLimits { width, whole_sequences, .. } = self.limits.hidden;
         let pooling = if whole_sequences { Pooling::Mean } else { Pooling::Last };
-        EmbeddingSpec { pooling, width, is_only: self.limits.max_logits_rows == 0, relevance: self.relevance }
+        let classes = (!self.labels.is_empty()).then_some(ClassScores::Softmax);
+        let is_only = self.limits.max_logits_rows == 0;
+        EmbeddingSpec { pooling, width, is_only, relevance: self.relevance, classes }
     }
 }
 

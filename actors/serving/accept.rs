@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cuelight_engine::embedding::Product;
 use cuelight_engine::engine::{AdapterUse, TokenId};
 use cuelight_engine::format::chat_template::Cancellation;
 
@@ -122,9 +123,10 @@ fn check_generates(name: &str, model: &ServedModel) -> Result<(), ApiError> {
     if !model.card.embedding.is_only {
         return Ok(());
     }
-    let message = match model.card.embedding.relevance {
-        Some(_) => format!("the model `{name}` is a reranker and generates no text; use /v1/rerank"),
-        None => format!("the model `{name}` makes embeddings and generates no text; use /v1/embeddings"),
+    let message = match model.card.embedding.product() {
+        Product::Vectors => format!("the model `{name}` makes embeddings and generates no text; use /v1/embeddings"),
+        Product::Relevance => format!("the model `{name}` is a reranker and generates no text; use /v1/rerank"),
+        Product::Classes => format!("the model `{name}` classifies texts and generates none; use /classify"),
     };
     Err(ApiError::Unsupported { param: "model".to_owned(), message })
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::embedding::normalized;
+use cuelight_engine::embedding::{Product, normalized};
 use cuelight_engine::engine::TokenId;
 use tokio::time::Instant;
 
@@ -91,8 +91,14 @@ fn cut(mut vector: Vec<f32>, dimensions: Option<usize>) -> Vec<f32> {
 /// Checks that the model makes embeddings of this many values.
 fn check(name: &str, model: &ServedModel, options: &EmbeddingOptions) -> Result<(), ApiError> {
     let unsupported = |message: String| Err(ApiError::Unsupported { param: "model".to_owned(), message });
-    if model.card.embedding.relevance.is_some() {
-        return unsupported(format!("the model `{name}` is a reranker and makes no embeddings; use /v1/rerank"));
+    match model.card.embedding.product() {
+        Product::Vectors => {}
+        Product::Relevance => {
+            return unsupported(format!("the model `{name}` is a reranker and makes no embeddings; use /v1/rerank"));
+        }
+        Product::Classes => {
+            return unsupported(format!("the model `{name}` classifies texts and makes no embeddings; use /classify"));
+        }
     }
     let width = model.limits.hidden.width;
     if width == 0 {
@@ -118,15 +124,24 @@ pub(super) async fn tokens_of(
     let read = move || {
         let mut texts = Vec::with_capacity(inputs.len());
         for input in &inputs {
-            let tokens = input.tokens(&model, true, true)?.tokens;
-            match fitting(tokens, &model, cut_at) {
-                Ok(tokens) => texts.push(TextTokens { tokens, second_text: None }),
+            match text_tokens(input, &model, cut_at)? {
+                Ok(text) => texts.push(text),
                 Err(error) => return Ok(Err(error)),
             }
         }
         Ok(Ok(texts))
     };
     off_worker(bytes, read).await
+}
+
+/// The tokens of one text, as [`tokens_of`].
+pub(super) fn text_tokens(
+    input: &PromptField,
+    model: &ServedModel,
+    cut_at: Option<usize>,
+) -> Result<Result<TextTokens, SubmitError>, ApiError> {
+    let tokens = input.tokens(model, true, true)?.tokens;
+    Ok(fitting(tokens, model, cut_at).map(|tokens| TextTokens { tokens, second_text: None }))
 }
 
 /// The tokens of a text if they fit, or the first of them. The special token that ends each text stays at the end.

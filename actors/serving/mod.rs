@@ -9,7 +9,8 @@
 //!   are; [`media_preparation`], [`image_file`], [`audio_file`], [`opus`]: how their files are read, within [`media_limits`];
 //!   [`media_insertion`]: their places in the prompt
 //! - [`accept`], [`constraint`], `bad_words`, `prompt_limit`, [`generations`], [`answers`]: the sequences and what they generate
-//! - [`embed`]: texts to vectors; [`score`]: texts to how relevant or similar they are; `vectors`: what both compute
+//! - [`embed`]: texts to vectors; [`score`]: texts to how relevant or similar they are; [`classify`]: texts to classes; `vectors`:
+//!   what all three compute
 //! - [`batch`]: many requests from a file, which are sent to the routes of the API like those of clients
 //! - [`error`], [`blocking`], [`memory`]: leaves
 
@@ -21,6 +22,7 @@ pub mod batch;
 pub(crate) mod blocking;
 mod blocks;
 pub(crate) mod chat_prompt;
+pub(crate) mod classify;
 mod constraint;
 pub(crate) mod embed;
 pub(crate) mod error;

@@ -5,7 +5,7 @@
 
 use std::iter::repeat_n;
 
-use cuelight_engine::embedding::{Relevance, cosine, sigmoid};
+use cuelight_engine::embedding::{Product, Relevance, cosine, sigmoid};
 use cuelight_engine::engine::TokenId;
 use cuelight_engine::rerank::{Pair, PairError, PairLimits, PairPrompt, QueryEncoder};
 use tokio::time::Instant;
@@ -94,12 +94,19 @@ pub(crate) async fn score(
 
 /// Checks that a model that is no reranker makes embeddings, and may answer.
 fn check_embeds(name: &str, model: &ServedModel, options: ScoreOptions) -> Result<(), ApiError> {
-    let is_embedder = model.card.embedding.is_only;
+    let embedding = &model.card.embedding;
+    let is_embedder = embedding.is_only && embedding.product() == Product::Vectors;
     if is_embedder && options.allows_embeddings {
         return Ok(());
     }
-    let advice = if is_embedder { "; /v1/score compares its embeddings" } else { "" };
-    let message = format!("the model `{name}` is no reranker{advice}");
+    let message = match embedding.product() {
+        Product::Classes => {
+            let labels = model.card.labels.len();
+            format!("the model `{name}` tells {labels} labels apart and is no reranker, which has one; use /classify")
+        }
+        _ if is_embedder => format!("the model `{name}` is no reranker; /v1/score compares its embeddings"),
+        _ => format!("the model `{name}` is no reranker"),
+    };
     Err(ApiError::Unsupported { param: "model".to_owned(), message })
 }
 
@@ -176,15 +183,22 @@ async fn pairs_of(
     };
     off_worker(bytes, move || match encode(&queries, &documents, &model, limits) {
         Ok(pairs) => Ok(Ok(pairs)),
-        Err((_, PairError::TooLong { tokens, limit })) if limit == model.limits.context_tokens => {
-            Ok(Err(SubmitError::ContextLengthExceeded { prompt_tokens: tokens, context_tokens: limit }))
-        }
-        Err((path, error @ (PairError::TooLong { .. } | PairError::Tokenizer(_)))) => {
-            Err(ApiError::invalid(path, format!("`{path}`: {error}")))
-        }
-        Err((_, error)) => Err(ApiError::Unsupported { param: "model".to_owned(), message: error.to_string() }),
+        Err((path, error)) => refusal(path, error, &model).map(Err),
     })
     .await
+}
+
+/// What a pair that becomes no sequence means for its request: it is too long for the context, or refused for its text at `path`.
+pub(super) fn refusal(path: &str, error: PairError, model: &ServedModel) -> Result<SubmitError, ApiError> {
+    match error {
+        PairError::TooLong { tokens, limit } if limit == model.limits.context_tokens => {
+            Ok(SubmitError::ContextLengthExceeded { prompt_tokens: tokens, context_tokens: limit })
+        }
+        error @ (PairError::TooLong { .. } | PairError::Tokenizer(_)) => {
+            Err(ApiError::invalid(path, format!("`{path}`: {error}")))
+        }
+        error => Err(ApiError::Unsupported { param: "model".to_owned(), message: error.to_string() }),
+    }
 }
 
 /// An error comes with the path of the text that it belongs to.

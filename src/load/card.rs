@@ -35,6 +35,8 @@ pub struct ModelCard {
     pub prediction: Option<LayerGroup>,
     /// Its embeddings.
     pub embedding: EmbeddingSpec,
+    /// The names of its classes, if it classifies texts.
+    pub labels: Vec<String>,
     /// The template of a query and a document, if a reranker has one.
     pub rerank_template: Option<String>,
     /// How it denoises blocks of tokens, if it generates these.
@@ -77,6 +79,7 @@ impl ModelCard {
             layers: groups(&model.hyperparameters.layers),
             prediction: prediction(checkpoint),
             embedding: model.embedding,
+            labels: model.hyperparameters.classifier.as_ref().map_or_else(Vec::new, |of| of.labels.clone()),
             rerank_template: checkpoint.optional_str("tokenizer.chat_template.rerank")?.map(str::to_owned),
             denoising: model.hyperparameters.denoising,
             sampling: sampling(checkpoint, options),

@@ -68,18 +68,33 @@ fn dense(
             builder.graph.push_one(builder.h.xielu[layer], &projected)?
         }
         FeedForward::Gated(function) => {
-            let mut halves = if builder.weights.has(&format!("blk.{layer}.{gate}.weight")) {
-                builder.linear(layer, &[(gate, intermediate_size), (up, intermediate_size)], x)?
-            } else {
-                builder.linear_parts(layer, (up, &[intermediate_size; 2]), x)?
-            };
+            let mut halves = gate_and_up(builder, layer, [gate, up], intermediate_size, x)?;
             if let Some(deviations) = cutoff {
                 halves[0] = builder.graph.push_one(Cutoff::new(deviations), &[halves[0]])?;
             }
             builder.graph.push_one(Glu::new(function), &halves)?
         }
+        FeedForward::GatedBy(function) => {
+            let mut halves = gate_and_up(builder, layer, [gate, up], intermediate_size, x)?;
+            halves[0] = builder.graph.push_one(Activate::new(function), &[halves[0]])?;
+            builder.graph.push_one(Glu::new(Activation::Bilinear), &halves)?
+        }
     };
     Ok(builder.linear(layer, &[(down, builder.h.hidden_size)], hidden)?[0])
+}
+
+/// The gate and the values that it multiplies. Both projections may be in the tensor of the second.
+fn gate_and_up(
+    builder: &mut Builder<'_>,
+    layer: usize,
+    [gate, up]: [&str; 2],
+    intermediate_size: usize,
+    x: ValueId,
+) -> Result<Vec<ValueId>, BuildError> {
+    if builder.weights.has(&format!("blk.{layer}.{gate}.weight")) {
+        return builder.linear(layer, &[(gate, intermediate_size), (up, intermediate_size)], x);
+    }
+    builder.linear_parts(layer, (up, &[intermediate_size; 2]), x)
 }
 
 /// A layer with experts.
@@ -158,7 +173,7 @@ impl ExpertLayer<'_> {
                 let up = self.scaled_matrix(builder, "ffn_up_exps", intermediate, width)?;
                 Experts::ungated([up, down], function, weighting, top_k)?
             }
-            FeedForward::UngatedXielu => {
+            FeedForward::UngatedXielu | FeedForward::GatedBy(_) => {
                 let architecture = builder.family.architecture.to_owned();
                 return Err(ModelError::NoExperts { file: builder.weights.file(), architecture }.into());
             }

@@ -6,9 +6,11 @@
 //! - `selection`: the positions to which they attend
 //! - `recurrent`: the mixers of recurrent layers
 //! - `experts`: their experts
+//! - `classifier`: the head of a classifier
 //! - `denoising`: how blocks of tokens are denoised
 
 mod attention;
+mod classifier;
 mod denoising;
 mod experts;
 mod keys;
@@ -18,7 +20,7 @@ mod recurrent;
 mod selection;
 mod windows;
 
-use cuelight_shaders::attention::Window;
+use cuelight_shaders::attention::{KvShape, Window};
 use cuelight_shaders::lanes::softplus;
 use cuelight_shaders::xielu::Xielu;
 
@@ -26,20 +28,19 @@ use super::arch::{EmbeddingScale, Family, FeedForward, LogitScale, NormKind};
 use super::error::ModelError;
 use super::layer::{LayerSpec, StreamSizes};
 use crate::checkpoint::Checkpoint;
-use crate::embedding::{Pooling, Relevance};
+use crate::embedding::Pooling;
 use crate::sample::DenoisingRule;
+pub(super) use classifier::CLASSIFIER;
+pub use classifier::ClassifierSpec;
 use keys::Keys;
 
 /// The tensor of learnt embeddings of positions, one row for each.
 pub(super) const POSITIONS: &str = "position_embd.weight";
 
-/// The tensor that gives the logits of a reranker.
-pub(super) const CLASSIFIER: &str = "cls.output.weight";
-
 /// The key of how embeddings are pooled.
 const POOLING: &str = "pooling_type";
 
-/// Its value for rerankers.
+/// Its value for models that classify texts, such as rerankers.
 const RANK: u32 = 4;
 
 /// Most residual streams. A larger number means a damaged file.
@@ -84,8 +85,8 @@ pub struct HyperParameters {
     pub logit_softcap: Option<f32>,
     /// How embeddings are pooled, if the file says so: then it is made for embeddings only.
     pub pooling: Option<Pooling>,
-    /// How the model rates relevance, if it is a reranker.
-    pub classifier: Option<Relevance>,
+    /// What the model tells about a text, if it classifies texts.
+    pub classifier: Option<ClassifierSpec>,
     /// How many of the first layers add values of an image to their output.
     pub deep_layers: usize,
     /// How blocks of tokens are denoised, for models that generate these.
@@ -123,7 +124,7 @@ impl HyperParameters {
             attention_softcap: keys.optional_positive("attn_logit_softcapping")?,
             logit_softcap: keys.optional_positive("final_logit_softcapping")?,
             pooling: keys.pooling()?,
-            classifier: keys.classifier()?,
+            classifier: keys.classifier(family)?,
             denoising: keys.denoising(family.generation)?,
             architecture: keys.architecture,
             context_train,
@@ -134,6 +135,14 @@ impl HyperParameters {
 }
 
 impl HyperParameters {
+    /// The keys and values with which the head of a classifier computes the mean of all tokens; `None` if it reads one token.
+    #[must_use]
+    pub fn mean_of_tokens(&self) -> Option<KvShape> {
+        self.classifier.as_ref().filter(|spec| spec.reads_mean)?;
+        let heads = self.layers.first()?.mixer.attention()?.heads.n_heads;
+        Some(KvShape::grouped(heads, self.hidden_size / heads))
+    }
+
     /// The rows of an encoder with which every sequence starts; 0 if layers do not attend to any.
     #[must_use]
     pub fn encoder_rows(&self) -> usize {
@@ -166,29 +175,6 @@ impl Keys<'_> {
             Some(2) => Ok(Some(Pooling::First)),
             Some(3) => Ok(Some(Pooling::Last)),
             Some(other) => Err(self.invalid(POOLING, other, "1 (mean), 2 (first token), 3 (last token) or 4 (rank)")),
-        }
-    }
-
-    /// Files of rerankers do not always say that they are some, but have the tensor.
-    fn classifier(&self) -> Result<Option<Relevance>, ModelError> {
-        const LABELS: &str = "classifier.output_labels";
-        const INNER_POOLING: &str = "classifier.pooling_type";
-        let has_head = self.checkpoint.tensor(CLASSIFIER).is_some();
-        match self.checkpoint.optional_u32(&self.name(POOLING))? {
-            Some(RANK) => {}
-            None | Some(0) if has_head => {}
-            _ => return Ok(None),
-        }
-        if self.checkpoint.optional_u32(&self.name(INNER_POOLING))? == Some(1) {
-            return Err(self.invalid(INNER_POOLING, 1, "2 (first token) or 3 (last token)"));
-        }
-        let name = self.name(LABELS);
-        let has_labels = self.checkpoint.value(&name).is_some();
-        let labels = if has_labels { self.checkpoint.strings(&name)?.collect() } else { Vec::new() };
-        match (self.checkpoint.weight(CLASSIFIER)?.rows, &labels[..]) {
-            (1, _) => Ok(Some(Relevance::Logit)),
-            (2, ["yes", "no"]) => Ok(Some(Relevance::YesOrNo)),
-            (found, _) => Err(self.invalid(LABELS, format!("{found} labels"), "one label, or yes and no")),
         }
     }
 

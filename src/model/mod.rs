@@ -15,7 +15,7 @@
 //! - `encoder_rows`: what other rows read of the rows of an encoder
 //! - `per_layer`: inputs of single layers, where a model has them
 //! - [`norm_readers`]: the norms whose output only matrices read
-//! - [`output`]: what follows the last layer; `classifier`: the head of a reranker
+//! - [`output`]: what follows the last layer; `classifier`: the head of rerankers and other classifiers
 //! - `vocabulary`: adapters of the token embedding and the output head
 //! - [`ModelGraph::build`]: embedding, layers, output
 
@@ -93,7 +93,7 @@ pub struct ModelGraph {
     pub encoder_rows: Option<Graph>,
     /// The file's metadata.
     pub hyperparameters: HyperParameters,
-    /// What each layer stores of a sequence.
+    /// What each layer stores of a sequence; then what the head of a classifier stores, if it reads the mean of all tokens.
     pub states: Vec<LayerState>,
     /// Bytes of the weights that the graph reads.
     pub weights_bytes: u64,
@@ -138,7 +138,8 @@ impl ModelGraph {
         let weights_bytes = builder.weights.bytes();
         let Builder { graph, projections, norms, .. } = builder;
         let projections = projections.into_list();
-        let states = hyperparameters.layers.iter().map(|layer| layer.mixer.state()).collect();
+        let of_mean = hyperparameters.mean_of_tokens().map(LayerState::of_kv);
+        let states = hyperparameters.layers.iter().map(|layer| layer.mixer.state()).chain(of_mean).collect();
         Ok(ModelGraph { graph, encoder_rows, states, weights_bytes, hyperparameters, projections, norms, embedding })
     }
 }
@@ -284,6 +285,7 @@ fn add_branch(
 fn norm_names(norms: Norms) -> [Option<&'static str>; 4] {
     match norms {
         Norms::Before => [Some("attn_norm"), None, Some("ffn_norm"), None],
+        Norms::BeforeButFirstMixer => [None, None, Some("ffn_norm"), None],
         Norms::BeforeButNamedAfter => [Some("attn_norm"), None, Some("post_attention_norm"), None],
         Norms::BeforeButNamedOutput => [Some("attn_norm"), None, Some("attn_output_norm"), None],
         Norms::BeforeAndAfter => {

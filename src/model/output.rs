@@ -24,11 +24,18 @@ pub(super) fn build(
     if builder.h.denoising.is_some() {
         let logits = head(builder, token_embedding.clone(), x)?;
         canvas::denoise(builder, token_embedding, logits)?;
-        return Ok(EmbeddingSpec { pooling: Pooling::Last, width: 0, is_only: false, relevance: None });
+        return Ok(EmbeddingSpec::of_vectors(Pooling::Last, 0, false));
     }
-    if builder.h.classifier.is_some() {
-        let hidden = selected_hidden(builder, x)?;
-        return classifier::build(builder, hidden);
+    if let Some(spec) = &builder.h.classifier {
+        let hidden = match builder.h.mean_of_tokens() {
+            Some(heads) => {
+                let rows = last_norm(builder, x)?;
+                let means = classifier::means(builder, heads, rows)?;
+                builder.graph.push_one(SelectRows::hidden(), &[means])?
+            }
+            None => selected_hidden(builder, x)?,
+        };
+        return classifier::build(builder, spec, hidden);
     }
     let is_only = builder.h.pooling.is_some() || builder.family.output.is_embedding_only();
     let hidden = hidden_rows(builder, x)?;
@@ -38,7 +45,7 @@ pub(super) fn build(
     // Without a pooling in the file, encoders give the mean. Of a decoder, the last token alone has seen the whole text.
     let usual = if builder.family.output.is_embedding_only() { Pooling::Mean } else { Pooling::Last };
     let pooling = builder.h.pooling.unwrap_or(usual);
-    Ok(EmbeddingSpec { pooling, width: builder.graph.width(hidden), is_only, relevance: None })
+    Ok(EmbeddingSpec::of_vectors(pooling, builder.graph.width(hidden), is_only))
 }
 
 /// The hidden values that leave the engine. Files of embedding models may have projections after the last norm. They are linear,

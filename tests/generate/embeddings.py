@@ -121,6 +121,38 @@ def write_last_token(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     writer.add_add_eos_token(True)
 
 
+ENCODER_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def between_tokens(size: int = vocabulary.SIZE) -> Tokenizer:
+    """Byte-level, with texts between `[CLS]` and `[SEP]` and one `[SEP]` between two texts, as ModernBERT has them."""
+    tokenizer = vocabulary.byte_level(ENCODER_SPECIAL, size)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]",
+        special_tokens=[(token, ENCODER_SPECIAL.index(token)) for token in ("[CLS]", "[SEP]")],
+    )  # fmt: skip
+    return tokenizer
+
+
+def write_between_tokens(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
+    """The converter's keys, which state a second separator that the models were trained without."""
+    tokens = ordered(tokenizer)
+    control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("modern-bert")
+    writer.add_token_list(tokens)
+    writer.add_token_types([control if token in ENCODER_SPECIAL else normal for token in tokens])
+    writer.add_token_merges([" ".join(pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]])
+    writer.add_bos_token_id(2)
+    writer.add_eos_token_id(3)
+    writer.add_sep_token_id(3)
+    writer.add_pad_token_id(0)
+    writer.add_unk_token_id(1)
+    writer.add_add_bos_token(True)
+    writer.add_add_eos_token(True)
+    writer.add_add_sep_token(True)
+
+
 class RecordingWriter:
     """Passes on all keys but those that are written differently, and the chat template."""
 
@@ -210,6 +242,26 @@ def gemma_keys(writer: gguf.GGUFWriter, config) -> None:
 GEMMA_WINDOW = 20
 
 
+def modern_bert(**changes) -> transformers.ModernBertConfig:
+    """Windows shorter than the texts, and bases so small that a wrong one is detected."""
+    bases = {"full_attention": 900.0, "sliding_attention": 60.0}
+    sizes = encoder_sizes(
+        num_hidden_layers=5, local_attention=12, global_attn_every_n_layers=3, pad_token_id=0, bos_token_id=2,
+        cls_token_id=2, eos_token_id=3, sep_token_id=3,
+        rope_parameters={kind: dict(rope_type="default", rope_theta=base) for kind, base in bases.items()},
+    )  # fmt: skip
+    sizes["norm_eps"] = sizes.pop("layer_norm_eps")
+    return transformers.ModernBertConfig(**(sizes | changes))
+
+
+def modern_bert_keys(writer: gguf.GGUFWriter, config) -> None:
+    writer.add_sliding_window(config.local_attention)
+    writer.add_sliding_window_pattern(3)
+    writer.add_rope_freq_base(config.rope_parameters["full_attention"]["rope_theta"])
+    writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
+    writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+
+
 def gemma_into_file(name: str, values: np.ndarray) -> np.ndarray:
     return values + 1 if name.endswith("norm.weight") else values
 
@@ -234,6 +286,14 @@ def all_models() -> dict[str, Model]:
             into_file=gemma_into_file, write_keys=gemma_keys, projections=(80, 24),
         ),
     }  # fmt: skip
+    found["modern-bert"] = Model(
+        ARCH.MODERN_BERT, transformers.ModernBertModel, modern_bert(), between_tokens, write_between_tokens, "cls",
+        write_keys=modern_bert_keys,
+    )  # fmt: skip
+    found["modern-bert-biases"] = replace(
+        found["modern-bert"], pooling="mean",
+        config=modern_bert(attention_bias=True, mlp_bias=True, norm_bias=True),
+    )  # fmt: skip
     if hasattr(transformers, "NomicBertModel"):
         nomic = transformers.NomicBertConfig(**encoder_sizes(type_vocab_size=2))
         norms = {"post_attention_layernorm": "attention.output.LayerNorm", "post_mlp_layernorm": "output.LayerNorm"}
@@ -249,6 +309,10 @@ def all_models() -> dict[str, Model]:
             write_keys=encoder_experts.write_keys, published=encoder_experts.published,
         )  # fmt: skip
     return found
+
+
+def norm_eps(config) -> float:
+    return config.norm_eps if hasattr(config, "norm_eps") else config.layer_norm_eps
 
 
 def rope_theta(config) -> float:
@@ -320,7 +384,7 @@ def write_gguf(path: Path, name: str, model: Model, network, projections, tokeni
         writer.add_value_length(config.head_dim)
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     else:
-        writer.add_layer_norm_eps(config.layer_norm_eps)
+        writer.add_layer_norm_eps(norm_eps(config))
     if model.architecture != ARCH.QWEN3:
         writer.add_causal_attention(False)
     if model.architecture in (ARCH.NOMIC_BERT, ARCH.NOMIC_BERT_MOE):

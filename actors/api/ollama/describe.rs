@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
+use cuelight_engine::embedding::Product;
 use cuelight_engine::media::MediaKind;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -31,10 +32,10 @@ pub(super) fn details(info: &ModelInfo) -> Value {
 }
 
 /// What the model can do: completion, and of a loaded model perhaps insertion, tools, thinking, vision and audio; or embedding alone.
-/// Ollama has no word for rerankers.
+/// Ollama has no word for rerankers and classifiers.
 pub(super) async fn capabilities(info: &ModelInfo) -> Vec<&'static str> {
     if let Some(embedding) = info.model.as_ref().map(|model| model.card.embedding).filter(|made| made.is_only) {
-        return if embedding.relevance.is_some() { Vec::new() } else { vec!["embedding"] };
+        return if embedding.product() == Product::Vectors { vec!["embedding"] } else { Vec::new() };
     }
     let mut capabilities = vec!["completion"];
     if let Some(model) = &info.model

@@ -59,7 +59,7 @@ fn read(server: &Server, caller: &Caller, fields: &Fields<'_>) -> Result<(Embedd
 }
 
 /// Checks that there are not too many texts, and that none is empty.
-fn check_inputs(inputs: &[PromptField]) -> Result<(), ApiError> {
+pub(in crate::api) fn check_inputs(inputs: &[PromptField]) -> Result<(), ApiError> {
     if inputs.len() > MAX_INPUTS {
         let message = format!("`input` has {} texts, but at most {MAX_INPUTS} are allowed", inputs.len());
         return Err(ApiError::invalid("input", message));

@@ -49,6 +49,8 @@ pub(super) const BATCH: &str = "BatchRequest";
 pub(super) const RERANK: &str = "RerankRequest";
 pub(super) const SCORE: &str = "ScoreRequest";
 pub(super) const TEI_EMBED: &str = "TeiEmbedRequest";
+pub(super) const CLASSIFY: &str = "ClassifyRequest";
+pub(super) const TEI_PREDICT: &str = "TeiPredictRequest";
 pub(super) const RESPONSE: &str = "ResponseRequest";
 pub(super) const ANTHROPIC: &str = "MessageRequest";
 pub(super) const ANTHROPIC_COUNT: &str = "CountTokensRequest";
@@ -81,6 +83,8 @@ pub(super) const BODIES: &[Body] = &[
     Body { name: RERANK, groups: &[MODEL, TO_ORDER, SCORING], required: &["query"] },
     Body { name: SCORE, groups: &[MODEL, TO_SCORES, SCORING], required: &["text_1", "text_2"] },
     Body { name: TEI_EMBED, groups: &[MODEL, TEI_TO_VECTORS], required: &["inputs"] },
+    Body { name: CLASSIFY, groups: &[MODEL, TO_CLASSES, SCORING], required: &["input"] },
+    Body { name: TEI_PREDICT, groups: &[MODEL, TEI_TO_CLASSES], required: &["inputs"] },
     Body { name: RESPONSE, groups: &[MODEL, RESPONSES, NUCLEUS], required: &["input"] },
     Body {
         name: ANTHROPIC,
@@ -215,10 +219,22 @@ const TO_SCORES: &[Field] = &[
 
 const SCORING: &[Field] = &[
     field("truncate_prompt_tokens", Integer, "Cuts texts after this many tokens; -1 cuts at the context length."),
-    field("use_activation", Boolean, "Whether scores of rerankers are from 0 to 1, and not logits; default true."),
+    field(
+        "use_activation",
+        Boolean,
+        "Whether scores of rerankers and classifiers are from 0 to 1, and not logits; default true.",
+    ),
     field("priority", Integer, "Lower goes first."),
     field("user", Text, "The end user."),
     field("safety_identifier", Text, "The end user."),
+];
+
+const TO_CLASSES: &[Field] = &[field("input", Any, "A text, a list of texts, or token ids.")];
+
+const TEI_TO_CLASSES: &[Field] = &[
+    field("inputs", Any, "A text, a list of two texts, or a list of lists of one or two texts."),
+    field("raw_scores", Boolean, "Whether scores are logits; default false."),
+    field("truncate", Boolean, "Whether texts that do not fit the context are cut; default false."),
 ];
 
 const TEI_TO_VECTORS: &[Field] = &[

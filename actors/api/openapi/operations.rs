@@ -4,9 +4,9 @@ use utoipa::openapi::HttpMethod;
 use utoipa::openapi::HttpMethod::{Delete, Get, Post};
 
 use super::bodies::{
-    ANTHROPIC, ANTHROPIC_BATCH, ANTHROPIC_COUNT, BATCH, CHAT, COMPLETION, DETOKENIZE, EMBEDDING, FILE, INFILL,
-    LLAMA_COMPLETION, LORA, LORA_NAME, MODEL_NAME, OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, OLLAMA_GENERATE,
-    OLLAMA_PULL, RERANK, RESPONSE, SCORE, TEI_EMBED, TOKENIZE, TRANSCRIPTION,
+    ANTHROPIC, ANTHROPIC_BATCH, ANTHROPIC_COUNT, BATCH, CHAT, CLASSIFY, COMPLETION, DETOKENIZE, EMBEDDING, FILE,
+    INFILL, LLAMA_COMPLETION, LORA, LORA_NAME, MODEL_NAME, OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_EMBEDDINGS,
+    OLLAMA_GENERATE, OLLAMA_PULL, RERANK, RESPONSE, SCORE, TEI_EMBED, TEI_PREDICT, TOKENIZE, TRANSCRIPTION,
 };
 
 /// The form of a successful answer.
@@ -106,6 +106,9 @@ pub(super) const OPERATIONS: &[Route] = &[
     post("/v1/score", RERANKING, SCORE, Json, "Rates how relevant or similar texts are, pair by pair."),
     post("/score", RERANKING, SCORE, Json, "The same."),
     post("/embed", RERANKING, TEI_EMBED, Json, "Returns a vector for each text, as in Text Embeddings Inference."),
+    post("/classify", RERANKING, CLASSIFY, Json, "Tells the class of each text, as in vLLM."),
+    post("/v1/classify", RERANKING, CLASSIFY, Json, "The same."),
+    post("/predict", RERANKING, TEI_PREDICT, Json, "Tells the classes of texts, as in Text Embeddings Inference."),
     post("/v1/responses", OPENAI, RESPONSE, JsonOrEvents, "Answers a conversation with the Responses API."),
     post("/v1/responses/input_tokens", OPENAI, RESPONSE, Json, "Counts the tokens of such a request's prompt."),
     get("/v1/responses/{id}", OPENAI, "Returns a stored response."),

@@ -55,7 +55,7 @@ fn text(value: &Value, path: String) -> Result<ScoredText, ApiError> {
     Ok(ScoredText { path, text: text.clone() })
 }
 
-fn not_empty(text: ScoredText) -> Result<ScoredText, ApiError> {
+pub(super) fn not_empty(text: ScoredText) -> Result<ScoredText, ApiError> {
     match text.text.is_empty() {
         true => Err(ApiError::invalid(&text.path, format!("`{}` must not be empty", text.path))),
         false => Ok(text),
@@ -66,9 +66,17 @@ pub(super) fn priority(fields: &Fields<'_>) -> Result<i32, ApiError> {
     Ok(fields.integer("priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?.unwrap_or(0) as i32)
 }
 
-/// Whether the scores of rerankers stay logits: vLLM's `use_activation` is false.
+/// The names of the field in vLLM's versions, from the newest to the oldest.
+const ACTIVATION: [&str; 3] = ["use_activation", "activation", "softmax"];
+
+/// Whether scores stay logits: vLLM's `use_activation` is false.
 pub(super) fn keeps_logits(fields: &Fields<'_>) -> Result<bool, ApiError> {
-    Ok(fields.bool("use_activation")? == Some(false))
+    for name in ACTIVATION {
+        if let Some(is_used) = fields.bool(name)? {
+            return Ok(!is_used);
+        }
+    }
+    Ok(false)
 }
 
 #[allow(clippy::unwrap_used)]
@@ -84,6 +92,18 @@ mod tests {
         let found = documents(&Fields::of_body(&body).unwrap(), "documents").unwrap();
         assert_eq!(found.iter().map(|text| &*text.text).collect::<Vec<_>>(), ["a", "b", ""]);
         assert_eq!(found[1].path, "documents[1]");
+    }
+
+    #[test]
+    fn logits_are_kept_by_each_name_of_the_field() {
+        let keeps = |body: serde_json::Value| keeps_logits(&Fields::of_body(&body).unwrap());
+        assert!(!keeps(json!({})).unwrap());
+        for name in ACTIVATION {
+            assert!(keeps(json!({ name: false })).unwrap(), "{name}");
+            assert!(!keeps(json!({ name: true })).unwrap(), "{name}");
+            assert!(keeps(json!({ name: 1 })).is_err(), "{name}");
+        }
+        assert!(!keeps(json!({ "softmax": false, "use_activation": true })).unwrap());
     }
 
     #[test]

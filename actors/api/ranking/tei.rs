@@ -68,7 +68,7 @@ pub(super) async fn embed(
 }
 
 /// Whether texts that are too long are cut. They are cut at their ends only.
-fn truncates(fields: &Fields<'_>) -> Result<bool, ApiError> {
+pub(super) fn truncates(fields: &Fields<'_>) -> Result<bool, ApiError> {
     match fields.string("truncation_direction")? {
         None | Some("right" | "Right") => Ok(fields.bool("truncate")?.unwrap_or(false)),
         Some(_) => {

@@ -49,6 +49,7 @@ use super::{CliError, Context, async_runtime, model_help};
 use crate::config::flags::{Flags, RunFlags};
 use crate::config::{Given, Origin};
 use crate::pipeline::runtime::ServedModel;
+use cuelight_engine::embedding::Product;
 use cuelight_engine::media::MediaKind;
 
 /// The settings that a chat user needs first; `run --help` shows them above the others.
@@ -146,9 +147,12 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
 /// [`CliError`] for a model that generates no text, or a system prompt that no template would use.
 fn mode(args: &Args, model: &ServedModel, context: &Context) -> Result<Mode, CliError> {
     if model.card.embedding.is_only {
-        let advice = match model.card.embedding.relevance {
-            Some(_) => "is a reranker and generates no text; `cuelight serve` answers /v1/rerank with it",
-            None => "makes embeddings and generates no text; `cuelight serve` answers /v1/embeddings with it",
+        let advice = match model.card.embedding.product() {
+            Product::Vectors => {
+                "makes embeddings and generates no text; `cuelight serve` answers /v1/embeddings with it"
+            }
+            Product::Relevance => "is a reranker and generates no text; `cuelight serve` answers /v1/rerank with it",
+            Product::Classes => "classifies texts and generates none; `cuelight serve` answers /classify with it",
         };
         return Err(CliError::Failed(format!("{} {advice}", args.model)));
     }

@@ -40,6 +40,14 @@ impl From<&[f32]> for Value {
     }
 }
 
+impl From<&[String]> for Value {
+    fn from(values: &[String]) -> Self {
+        let bytes = |text: &String| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
+        let all = values.iter().flat_map(bytes).collect::<Vec<u8>>();
+        Value::Array(Array { element: ValueType::String, len: values.len(), bytes: all.into() })
+    }
+}
+
 impl From<&[bool]> for Value {
     fn from(values: &[bool]) -> Self {
         let bytes = values.iter().map(|value| u8::from(*value)).collect::<Vec<u8>>();

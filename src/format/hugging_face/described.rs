@@ -8,7 +8,7 @@ use super::config::Config;
 use super::error::{HuggingFaceError, HuggingFaceFault};
 use super::families::{self, Family};
 use super::small_files::SmallFiles;
-use super::{encoder_decoder, half_layers, layer_sizes, layout, ranking};
+use super::{classifier, encoder_decoder, half_layers, layer_sizes, layout};
 
 /// The sizes of latent attention. Configs of some models without it have them too.
 const LATENT_SIZES: [&str; 5] = ["kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"];
@@ -27,7 +27,7 @@ impl Described {
         layout::check(path, &config, &layout::TEXT)?;
         encoder_decoder::describe(&mut config)?;
         half_layers::describe(&mut config);
-        ranking::describe(&mut config)?;
+        classifier::describe(&mut config)?;
         if config.get("use_mla") == Some(&Value::Bool(false)) {
             LATENT_SIZES.iter().for_each(|key| config.set(key, Value::Null));
         }

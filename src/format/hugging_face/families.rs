@@ -9,8 +9,8 @@ use super::rules::Rule;
 /// The key that [`half_layers`](super::half_layers) adds where some layers have experts.
 pub(super) const HAS_EXPERTS: &str = "has_expert_layers";
 
-/// The key that [`ranking`](super::ranking) adds to configs of rerankers.
-pub(super) const RANKS: &str = "ranks_documents";
+/// The key that [`classifier`](super::classifier) adds to configs of models that classify texts, such as rerankers.
+pub(super) const CLASSIFIES: &str = "classifies_texts";
 
 /// A family of models as directories store it.
 pub(super) struct Family {
@@ -34,6 +34,8 @@ pub(super) struct Family {
     pub other_parts: &'static [&'static str],
     /// The chat template of directories without one.
     pub chat_template: Option<&'static str>,
+    /// The prompt of its rerankers, with the places `{query}` and `{document}`, which directories do not state in this form.
+    pub rerank_template: Option<&'static str>,
     /// Names of values in its configs that most families have under the first name.
     pub aliases: &'static [(&'static str, &'static str)],
     /// Values that published configs leave out.
@@ -84,6 +86,7 @@ pub(super) const PLAIN: Family = Family {
     parts_of_layer: &[],
     other_parts: &[],
     chat_template: None,
+    rerank_template: None,
     aliases: &[],
     defaults: &[],
     nested_defaults: &[],
@@ -157,6 +160,31 @@ const NOMIC_REQUIRES: &[(&str, &[Literal])] = &[
     ("moe_normalize_expert_weights", &[Bool(false)]),
     ("num_shared_experts", &[Number(0.0)]),
 ];
+
+/// Older configs of ModernBERT state windows and bases of frequencies under names of their own. Of both epsilons this one counts.
+const MODERN_BERT_ALIASES: &[(&str, &str)] = &[
+    ("layer_norm_eps", "norm_eps"),
+    ("sliding_window", "local_attention"),
+    ("sliding_window_pattern", "global_attn_every_n_layers"),
+    ("rope_theta", "global_rope_theta"),
+    ("rope_local_base_freq", "local_rope_theta"),
+];
+
+const MODERN_BERT_DEFAULTS: &[(&str, Literal)] = &[
+    ("layer_norm_eps", Number(1e-5)),
+    ("sliding_window", Number(128.0)),
+    ("sliding_window_pattern", Number(3.0)),
+    ("rope_theta", Number(160_000.0)),
+    ("rope_local_base_freq", Number(10_000.0)),
+    ("classifier_pooling", Text("cls")),
+];
+
+/// The prompt of Qwen3-Reranker.
+const QWEN3_RERANKER: &str = "\
+<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. \
+Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n\
+<|im_start|>user\n<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n\
+<Query>: {query}\n<Document>: {document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
 
 const CHATGLM_ALIASES: &[(&str, &str)] = &[
     ("num_hidden_layers", "num_layers"),
@@ -419,7 +447,12 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { model_types: &["mixtral"], architecture: "llama", names: &[ROTARY, MIXTRAL], ..PLAIN },
     Family { model_types: &["qwen2"], architecture: "qwen2", nested_defaults: QWEN2_NESTED, ..PLAIN },
     Family { model_types: &["qwen2_moe"], architecture: "qwen2moe", ..PLAIN },
-    Family { model_types: &["qwen3", "qwen3_asr"], architecture: "qwen3", ..PLAIN },
+    Family {
+        model_types: &["qwen3", "qwen3_asr"],
+        architecture: "qwen3",
+        rerank_template: Some(QWEN3_RERANKER),
+        ..PLAIN
+    },
     Family { model_types: &["qwen3_moe"], architecture: "qwen3moe", ..PLAIN },
     Family {
         model_types: &["gemma"],
@@ -462,7 +495,7 @@ pub(super) const FAMILIES: &[Family] = &[
         activations: GELU,
         names: &[BERT],
         outside: BERT_CLASSIFIER,
-        flag: Some(RANKS),
+        flag: Some(CLASSIFIES),
         ..PLAIN
     },
     Family {
@@ -485,6 +518,31 @@ pub(super) const FAMILIES: &[Family] = &[
         ..PLAIN
     },
     Family {
+        model_types: &["modernbert"],
+        architecture: "modern-bert",
+        activations: GELU,
+        other_activations: GELU_TANH,
+        names: &[MODERN_BERT],
+        outside: MODERN_BERT_OUTSIDE,
+        other_parts: &["head.", "decoder."],
+        aliases: MODERN_BERT_ALIASES,
+        defaults: MODERN_BERT_DEFAULTS,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["modernbert"],
+        architecture: "modern-bert",
+        activations: GELU,
+        other_activations: GELU_TANH,
+        names: &[MODERN_BERT],
+        outside: MODERN_BERT_CLASSIFIER,
+        aliases: MODERN_BERT_ALIASES,
+        defaults: MODERN_BERT_DEFAULTS,
+        requires: &[("classifier_activation", &[Text("gelu")])],
+        flag: Some(CLASSIFIES),
+        ..PLAIN
+    },
+    Family {
         model_types: &["roberta", "xlm-roberta"],
         architecture: "bert",
         activations: GELU,
@@ -499,7 +557,7 @@ pub(super) const FAMILIES: &[Family] = &[
         activations: GELU,
         names: &[BERT],
         outside: ROBERTA_CLASSIFIER,
-        flag: Some(RANKS),
+        flag: Some(CLASSIFIES),
         first_position: 2,
         ..PLAIN
     },

@@ -92,6 +92,32 @@ pub(super) const BERT_CLASSIFIER: &[Rule] = &[("pooler.dense", "cls", &[]), ("cl
 pub(super) const ROBERTA_CLASSIFIER: &[Rule] =
     &[("classifier.dense", "cls", &[]), ("classifier.out_proj", "cls.output", &[])];
 
+/// Queries, keys and values one after the other, and gates before the values that they multiply.
+pub(super) const MODERN_BERT: &[Rule] = &[
+    ("attn_norm", "attn_norm", &[]),
+    ("attn.Wqkv", "attn_qkv", &[]),
+    ("attn.Wo", "attn_output", &[]),
+    ("mlp_norm", "ffn_norm", &[]),
+    ("mlp.Wi", "ffn_up", &[]),
+    ("mlp.Wo", "ffn_down", &[]),
+];
+
+pub(super) const MODERN_BERT_OUTSIDE: &[Rule] = &[
+    ("embeddings.tok_embeddings", "token_embd", &[]),
+    ("embeddings.norm", "token_embd_norm", &[]),
+    ("final_norm", "output_norm", &[]),
+];
+
+/// The same, a layer with its norm, and the logits.
+pub(super) const MODERN_BERT_CLASSIFIER: &[Rule] = &[
+    ("embeddings.tok_embeddings", "token_embd", &[]),
+    ("embeddings.norm", "token_embd_norm", &[]),
+    ("final_norm", "output_norm", &[]),
+    ("head.dense", "cls", &[]),
+    ("head.norm", "cls.norm", &[]),
+    ("classifier", "cls.output", &[]),
+];
+
 pub(super) const NOMIC_BERT: &[Rule] = &[
     ("attn.Wqkv", "attn_qkv", &[]),
     ("attn.out_proj", "attn_output", &[]),

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::config::{BEFORE_ROW, Config, FULL, WINDOWED};
 use super::error::HuggingFaceError;
-use super::families::{Family, RANKS};
+use super::families::{CLASSIFIES, Family};
 use super::quantile::normal_quantile;
 use super::rules::Literal;
 use crate::format::gguf::Value;
@@ -96,9 +96,6 @@ const INNER_SIZES: [(&str, &str); 2] =
 /// The names of the function that makes scores of a router's logits, and their numbers in GGUF files.
 const SCORINGS: [(&str, u32); 3] = [("softmax", 1), ("sigmoid", 2), ("noaux_tc", 2)];
 
-/// The value of the key `pooling_type` of rerankers.
-const RANK: u32 = 4;
-
 /// The keys under construction.
 pub(super) struct Keys<'a> {
     pub config: &'a Config,
@@ -135,8 +132,8 @@ impl<'a> Keys<'a> {
         keys.scales()?;
         keys.recurrent_width_and_scoring()?;
         keys.rotated_layers()?;
-        if config.is_set(RANKS) {
-            keys.add("pooling_type", RANK);
+        if config.is_set(CLASSIFIES) {
+            keys.classifier(family)?;
         }
         if let Some(key) = family.media_sight {
             keys.add("attention.causal_media", config.get(key).is_none_or(|sight| *sight != "vision"));

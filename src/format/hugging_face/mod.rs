@@ -13,12 +13,14 @@
 //! - [`keys`], [`rope`], `layer_sizes`, `half_layers`, `encoder_decoder`, `quantile`: from `config.json` to keys; `config`: its values as types
 //! - `scalars`: tensors that become keys, and keys that become tensors
 //! - `adapter`: where adapters find a module's weight
-//! - `sentence`: how embeddings are made; `ranking`: which models are rerankers
+//! - `sentence`: how embeddings are made; `classifier`: which models classify texts; `answers`: which score by their answers
 //! - [`text`]: tokenizer, chat template, tokens that end a text; `pieces`: what belongs to a `tokenizer.model`
 //! - `encoders`: the encoder of a model that also sees or hears
 //! - `layout`: the files that hold a model; `small_files`: the files other than weights
 
 mod adapter;
+mod answers;
+mod classifier;
 mod config;
 mod denoising;
 mod derived;
@@ -41,7 +43,6 @@ mod origins;
 mod packed;
 mod pieces;
 mod quantile;
-mod ranking;
 mod rope;
 mod row_order;
 mod rules;
@@ -134,13 +135,14 @@ impl Directory {
         }
         let sentence = Sentence::read(path, &mut small)?;
         entries.extend(sentence.entries()?);
-        if let Some(pooling) = sentence.pooling {
+        if let Some(pooling) = sentence.pooling.filter(|_| !config.is_set(families::CLASSIFIES)) {
             keys.add("pooling_type", pooling);
         }
         let generation = small.json("generation_config.json")?.unwrap_or_default();
         let sampling = sampling::of_json(&path.join("generation_config.json"), &generation);
         denoising::add_keys(&mut keys, &generation)?;
         let text = Text::read(path, &config, &generation, &mut small)?;
+        answers::add((&mut keys, &mut entries), family, &text, sentence.answers)?;
         add_templates(&mut keys, &text, family.chat_template);
         let projections = sentence.projections.iter().flat_map(|(_, files)| files.mapped());
         let mapped = small.mapped.iter().map(|mapped| &**mapped).chain(files.mapped()).chain(projections);

@@ -8,6 +8,7 @@ const OUTSIDE: &[Rule] = &[
     ("embed_tokens", "token_embd", &[]),
     ("norm", "output_norm", &[Op::Norm]),
     ("lm_head", "output", &[]),
+    ("score", "cls.output", &[]),
     ("embed_tokens_per_layer", "per_layer_token_embd", &[]),
     ("per_layer_model_projection", "per_layer_model_proj", &[]),
     ("per_layer_projection_norm", "per_layer_proj_norm", &[Op::Norm]),

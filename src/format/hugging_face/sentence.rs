@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use cuelight_shaders::quant::Format;
 use serde_json::Value as Json;
 
+use super::answers::StatedAnswers;
 use super::error::{HuggingFaceError, HuggingFaceFault};
 use super::small_files::SmallFiles;
 use super::table::Entry;
@@ -18,6 +19,8 @@ pub(super) struct Sentence {
     pub pooling: Option<u32>,
     /// The projections after pooling, in their order.
     pub projections: Vec<(PathBuf, Safetensors)>,
+    /// The tokens whose logits are the score of a reranker.
+    pub answers: Option<StatedAnswers>,
 }
 
 /// The names of projections in GGUF files.
@@ -33,6 +36,7 @@ impl Sentence {
             let (kind, path) = (text("type"), text("path"));
             match kind.rsplit('.').next().unwrap_or_default() {
                 "Transformer" | "Normalize" => {}
+                "LogitScore" => sentence.answers = Some(answers(folder, path, files)?),
                 "Pooling" => sentence.pooling = Some(pooling(folder, path, files)?),
                 "Dense" if sentence.projections.len() < PROJECTIONS.len() => {
                     check_dense(folder, path, files)?;
@@ -45,7 +49,7 @@ impl Sentence {
                         &folder.join("modules.json"),
                         "type",
                         kind,
-                        "Transformer, Pooling, Dense or Normalize",
+                        "Transformer, Pooling, Dense, Normalize or LogitScore",
                     ));
                 }
             }
@@ -89,6 +93,17 @@ fn pooling(folder: &Path, path: &str, files: &mut SmallFiles) -> Result<u32, Hug
         let found = second.or(first).map_or("no pooling_mode", |(key, _)| key.as_str());
         wrong(&folder.join(&name), "pooling_mode", found, "one of the mean, the first token or the last token")
     })
+}
+
+/// The tokens of the configuration in folder `path`.
+fn answers(folder: &Path, path: &str, files: &mut SmallFiles) -> Result<StatedAnswers, HuggingFaceError> {
+    const KEYS: [&str; 2] = ["true_token_id", "false_token_id"];
+    let name = format!("{path}/config.json");
+    let config = files.json(&name)?.unwrap_or_default();
+    let [yes, no] = KEYS.map(|key| config.get(key).unwrap_or(&Json::Null));
+    let wanted = "the tokens yes and no of a model of the type qwen3; the prompts of other rerankers are not known";
+    let wrong = wrong(&folder.join(&name), &KEYS.join(" and "), format!("{yes} and {no}"), wanted);
+    Ok(StatedAnswers { tokens: [yes, no].map(Json::as_u64), wrong })
 }
 
 /// Checks that a projection is linear: then it may come before pooling as well as after it.

@@ -139,8 +139,9 @@ impl Tokenizer {
         let row = pre_tokenizer::row(pre.unwrap_or("default"))?;
         // Some Gemma files state that no BOS is added, but the model does not work without it.
         let always_bos = spelling == Spelling::SpaceMark;
-        let pre_tokenizer::Rules { adds_bos, adds_eos, .. } = row.rules;
-        let defaults = Defaults { adds_bos, adds_eos, ..Defaults::NONE };
+        let pre_tokenizer::Rules { adds_bos, adds_eos, one_separator, .. } = row.rules;
+        let separation = if one_separator { Separation::OnceAlways } else { Separation::Once };
+        let defaults = Defaults { adds_bos, adds_eos, separation, ..Defaults::NONE };
         Self::pieces((gguf, cancel), defaults, spelling, false, always_bos, |vocabulary| {
             Ok(Merging::BytePair(Box::new(BytePair::new(gguf, vocabulary, row, spelling, cancel)?)))
         })

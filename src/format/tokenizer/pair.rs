@@ -22,6 +22,8 @@ pub struct PairLayout {
 pub(super) enum Separation {
     /// As many tokens as after a text.
     Once,
+    /// The same, whatever the file says.
+    OnceAlways,
     /// As after a text, and one more separator.
     Twice,
     /// Once, and the model is told to which text a token belongs.
@@ -40,7 +42,7 @@ impl PairLayout {
     ) -> Result<Self, TokenizerError> {
         let stated = gguf.optional_bool("tokenizer.ggml.add_sep_token")?;
         let doubles = match separation {
-            Separation::OnceToldApart => false,
+            Separation::OnceAlways | Separation::OnceToldApart => false,
             Separation::Once => stated.unwrap_or(false),
             Separation::Twice => stated.unwrap_or(true),
         };

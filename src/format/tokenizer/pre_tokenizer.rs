@@ -28,11 +28,15 @@ pub(super) struct Rules {
     pub(super) adds_bos: bool,
     /// EOS is added if the file lacks the key.
     pub(super) adds_eos: bool,
+    /// Two texts have one separator between them, even if the file states a second one: llama.cpp's converter does so, but the
+    /// models were trained without it.
+    pub(super) one_separator: bool,
     /// The runs of digits that are split into groups of three from their end, before the patterns are applied.
     digit_runs: Option<&'static str>,
 }
 
-const PLAIN: Rules = Rules { whole_pieces: false, adds_bos: false, adds_eos: false, digit_runs: None };
+const PLAIN: Rules =
+    Rules { whole_pieces: false, adds_bos: false, adds_eos: false, one_separator: false, digit_runs: None };
 const WHOLE: Rules = Rules { whole_pieces: true, ..PLAIN };
 const WHOLE_BOS: Rules = Rules { whole_pieces: true, adds_bos: true, ..PLAIN };
 
@@ -79,7 +83,6 @@ const ROWS: &[Row] = &[
             "gigachat",
             "a.x-4.0",
             "mellum",
-            "modern-bert",
             "exaone4",
         ],
         patterns: &[GPT2],
@@ -87,6 +90,11 @@ const ROWS: &[Row] = &[
     },
     // Encoders, whose texts are between `<s>` and `</s>`.
     Row { names: &["roberta-bpe"], patterns: &[GPT2], rules: Rules { adds_bos: true, adds_eos: true, ..PLAIN } },
+    Row {
+        names: &["modern-bert"],
+        patterns: &[GPT2],
+        rules: Rules { adds_bos: true, adds_eos: true, one_separator: true, ..PLAIN },
+    },
     Row {
         names: &["starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"],
         patterns: &[DIGIT, GPT2],

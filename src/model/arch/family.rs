@@ -46,6 +46,8 @@ pub struct Family {
     pub feed_forward: FeedForward,
     /// How rows are routed to experts, in layers that have a router.
     pub routing: Option<RoutingSpec>,
+    /// The head of models that classify texts.
+    pub classifier: ClassifierHead,
     /// Keys that files with parts for images leave out, and their values.
     pub omitted_with_images: &'static [(&'static str, f32)],
 }
@@ -70,6 +72,7 @@ impl Family {
         recurrent: Recurrent::Never,
         feed_forward: FeedForward::Gated(Activation::Silu),
         routing: None,
+        classifier: ClassifierHead::Tanh,
         omitted_with_images: &[],
     };
 }
@@ -115,6 +118,16 @@ impl Output {
     }
 }
 
+/// The head of models that classify texts: an activated layer where the file has one, a norm where it has one, the logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClassifierHead {
+    /// The activation is the hyperbolic tangent. The head reads the first token of an encoder, unless the key
+    /// `classifier.pooling_type` says that it reads the mean, and the last token of other models.
+    Tanh,
+    /// The activation is GELU. The head reads the mean of all tokens, unless the key says that it reads the first.
+    GeluOfMean,
+}
+
 /// What a step generates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Generation {
@@ -151,6 +164,8 @@ pub enum NormKind {
 pub enum Norms {
     /// Before the mixer and before the feed-forward.
     Before,
+    /// As [`Norms::Before`], but the mixer of the first layer has none: the embedding is already normalised.
+    BeforeButFirstMixer,
     /// As [`Norms::Before`], but files name the second norm `post_attention_norm`.
     BeforeButNamedAfter,
     /// As [`Norms::Before`], but files name the second norm `attn_output_norm`.
@@ -187,6 +202,9 @@ pub enum Residual {
 pub enum FeedForward {
     /// Gate and up projections, whose product is activated. Files may hold both in `ffn_up`, the gate first.
     Gated(Activation),
+    /// As [`FeedForward::Gated`], by a function that is applied to the gate alone. The key `hidden_activation` chooses between the
+    /// two forms of GELU.
+    GatedBy(Pointwise),
     /// One activated projection. The key `hidden_activation` chooses between the two forms of GELU.
     Ungated(Pointwise),
     /// One projection, activated by xIELU with parameters of each layer.
@@ -208,14 +226,16 @@ impl FeedForward {
 const GELU_TANH: [&str; 3] = ["gelu_pytorch_tanh", "gelu_new", "gelu_fast"];
 
 impl FeedForward {
-    /// The same with the form of GELU of this name, if it is a GELU without a gate; `None` for other names.
+    /// The same with the form of GELU of this name, if it is a GELU that may have either form; `None` for other names.
     #[must_use]
     pub fn with_gelu(self, name: &str) -> Option<Self> {
+        let gelu = match name {
+            "gelu" => Some(Pointwise::Gelu),
+            name => GELU_TANH.contains(&name).then_some(Pointwise::GeluTanh),
+        };
         match self {
-            FeedForward::Ungated(Pointwise::Gelu | Pointwise::GeluTanh) => match name {
-                "gelu" => Some(FeedForward::Ungated(Pointwise::Gelu)),
-                name => GELU_TANH.contains(&name).then_some(FeedForward::Ungated(Pointwise::GeluTanh)),
-            },
+            FeedForward::Ungated(Pointwise::Gelu | Pointwise::GeluTanh) => gelu.map(FeedForward::Ungated),
+            FeedForward::GatedBy(Pointwise::Gelu | Pointwise::GeluTanh) => gelu.map(FeedForward::GatedBy),
             form => Some(form),
         }
     }

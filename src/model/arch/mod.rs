@@ -63,6 +63,7 @@ mod mimo2;
 mod minicpm;
 mod minimax_m2;
 mod mistral3;
+mod modern_bert;
 mod mpt;
 mod muse_glimmer;
 mod nemotron;
@@ -94,10 +95,10 @@ mod step35;
 mod whisper;
 
 pub use family::{
-    Alibi, AttentionScale, AttentionSpec, AxesOrder, Direction, EmbeddingNorm, EmbeddingScale, ExpertPlacement, Family,
-    FeedForward, Gate, Generation, LogitScale, MediaRows, Mixer, NormKind, Norms, Output, QkNorm, QkNormKind,
-    Recurrent, Residual, RopePairs, Rotation, RoutingSpec, SharedExpert, Temperature, UnwindowedRotary, Values,
-    WindowedRope, Windows, YarnMultiplier, YarnRamp,
+    Alibi, AttentionScale, AttentionSpec, AxesOrder, ClassifierHead, Direction, EmbeddingNorm, EmbeddingScale,
+    ExpertPlacement, Family, FeedForward, Gate, Generation, LogitScale, MediaRows, Mixer, NormKind, Norms, Output,
+    QkNorm, QkNormKind, Recurrent, Residual, RopePairs, Rotation, RoutingSpec, SharedExpert, Temperature,
+    UnwindowedRotary, Values, WindowedRope, Windows, YarnMultiplier, YarnRamp,
 };
 
 use super::error::ModelError;
@@ -192,6 +193,7 @@ pub const FAMILIES: &[&Family] = &[
     &bert::FAMILY,
     &nomic_bert::FAMILY,
     &nomic_bert_moe::FAMILY,
+    &modern_bert::FAMILY,
     &gemma_embedding::FAMILY,
 ];
 

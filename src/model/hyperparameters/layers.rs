@@ -26,6 +26,7 @@ impl Keys<'_> {
                 Residual::ParallelWithOneNorm => !has_second_norm,
             };
             let norms = match family.norms {
+                Norms::BeforeButFirstMixer if layer > 0 => Norms::Before,
                 Norms::BeforeWithSecond if !self.has_tensor(layer, "attn_norm_2.weight") => Norms::Before,
                 norms => norms,
             };
