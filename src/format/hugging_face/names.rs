@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn rerankers_keep_what_is_after_the_layers() {
+    fn rerankers_and_classifiers_keep_what_is_after_the_layers() {
         let targets_of = |model_type, name: &str| match fate(of_type(model_type, |_| true).expect("known"), 2, name) {
             Fate::Targets(targets) => targets.into_iter().map(|target| target.name).collect(),
             other => vec![format!("{other:?}")],
@@ -337,6 +337,19 @@ mod tests {
         assert_eq!(targets_of("xlm-roberta", "classifier.dense.bias"), ["cls.bias"]);
         assert_eq!(targets_of("xlm-roberta", "classifier.out_proj.weight"), ["cls.output.weight"]);
         assert_eq!(targets_of("xlm-roberta", "roberta.pooler.dense.weight"), ["Ignored"]);
+        assert_eq!(targets_of("modernbert", "model.layers.0.mlp.Wi.weight"), ["blk.0.ffn_up.weight"]);
+        assert_eq!(targets_of("modernbert", "head.norm.bias"), ["cls.norm.bias"]);
+        assert_eq!(targets_of("modernbert", "classifier.weight"), ["cls.output.weight"]);
+        assert_eq!(targets_of("qwen3", "score.weight"), ["cls.output.weight"]);
+    }
+
+    #[test]
+    fn a_masked_language_model_is_its_body() {
+        for name in ["head.dense.weight", "head.norm.weight", "decoder.weight", "decoder.bias"] {
+            assert_eq!(targets_of("modernbert", name), ["ignored"], "{name}");
+        }
+        let embedding = targets_of("modernbert", "model.embeddings.tok_embeddings.weight");
+        assert_eq!(embedding, ["token_embd.weight"]);
     }
 
     #[test]
