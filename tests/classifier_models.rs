@@ -61,6 +61,7 @@ fn files() -> impl Iterator<Item = (&'static str, PathBuf)> {
 
 fn distance(left: &[f32], right: &[f32]) -> f32 {
     assert_eq!(left.len(), right.len());
+    assert!(left.iter().all(|value| value.is_finite()), "{left:?}");
     left.iter().zip(right).map(|(left, right)| (left - right).abs()).fold(0.0, f32::max)
 }
 
@@ -99,8 +100,8 @@ fn check(name: &str, options: &LoadOptions, gate: f32) {
         worst =
             worst.max(distance(&output.hidden, &text.logits)).max(distance(&scores.of(&output.hidden), &text.scores));
     }
-    println!("{:?} {worst:8.1e}", options.path);
-    assert!(worst <= gate, "{:?}: a score differs by {worst}", options.path);
+    println!("{name:12} {worst:8.1e}");
+    assert!(worst <= gate, "{name}: a score differs by {worst}");
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn expected(name: &str) -> Expected {
 }
 
 fn options(path: &Path) -> LoadOptions {
-    LoadOptions { kv_type: KvType::F32, max_batched_tokens: 512, threads: 2, ..LoadOptions::new(path) }
+    LoadOptions { kv_type: KvType::F32, max_batched_tokens: 2048, threads: 2, ..LoadOptions::new(path) }
 }
 
 struct Reranker {
@@ -119,6 +119,7 @@ fn check(expected: &Expected, options: &LoadOptions, gate: f32) {
         let found = reranker.pair(pair);
         assert_eq!(found.tokens, pair.tokens, "{}: {} {}", expected.model, pair.query, pair.document);
         let logit = reranker.logits(&[found])[0];
+        assert!(logit.is_finite(), "{}: {logit}", expected.model);
         worst = worst.max((logit - pair.logit).abs()).max((sigmoid(logit) - pair.score).abs());
     }
     println!("{:22} {worst:8.1e}", expected.model);

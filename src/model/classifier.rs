@@ -22,6 +22,9 @@ const INNER: &str = "cls.weight";
 /// The norm after that layer.
 const NORM: &str = "cls.norm";
 
+/// The factor of scores that are all 0 in float32, next to which those of positions that are not seen stay minus infinity.
+const NO_SCORE: f32 = 1e-20;
+
 /// Appends the head after `hidden`. What it gives leaves the engine as hidden values.
 ///
 /// # Errors
@@ -49,7 +52,7 @@ pub(super) fn build(
     Ok(EmbeddingSpec { pooling: spec.rows, width: outputs, is_only: true, relevance, classes })
 }
 
-/// The mean of all rows of a sequence, in each of its rows: attention whose scores are all 0. Its keys and values are stored after
+/// The mean of all rows of a sequence, in each of its rows: attention whose scores are all alike. Its keys and values are stored after
 /// those of the layers.
 ///
 /// # Errors
@@ -60,7 +63,7 @@ pub(super) fn means(builder: &mut Builder<'_>, kv: KvShape, x: ValueId) -> Resul
         stores: true,
         n_heads: kv.n_kv_heads,
         kv,
-        scale: 0.0,
+        scale: NO_SCORE,
         window: None,
         sees_later: true,
         each_other: EachOther::All,

@@ -128,7 +128,7 @@ def encoders() -> dict[str, Encoder]:
 def modern_bert(pooling: str, **changes) -> Encoder:
     config = embeddings.modern_bert(
         vocab_size=MODERN_SIZE, hidden_size=16, intermediate_size=24, num_attention_heads=2, num_hidden_layers=4,
-        max_position_embeddings=POSITIONS, classifier_pooling=pooling, **changes,
+        max_position_embeddings=2 * POSITIONS, classifier_pooling=pooling, **changes,
     )  # fmt: skip
     return Encoder(
         transformers.ModernBertForSequenceClassification, config, lambda: embeddings.between_tokens(MODERN_SIZE),
@@ -172,7 +172,7 @@ def write_encoder_file(path: Path, encoder: Encoder, network, tokenizer: Tokeniz
     writer.add_name(f"Tiny random {path.stem} {path.parent.name.removesuffix('s')}")
     writer.add_vocab_size(config.vocab_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(POSITIONS)
+    writer.add_context_length(config.max_position_embeddings - encoder.unused_positions)
     writer.add_embedding_length(config.hidden_size)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
