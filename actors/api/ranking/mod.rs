@@ -1,6 +1,7 @@
-//! Routes of rerankers and classifiers: [`rerank`] orders documents as Jina, Cohere and vLLM do, [`score`] rates pairs of texts as
-//! vLLM does, and [`tei`] is what Text Embeddings Inference answers to the same and to texts that become vectors. [`classify`] tells
-//! the classes of texts as vLLM does, and [`predict`] as Text Embeddings Inference does. [`fields`] and [`order`] are what they share.
+//! Routes of rerankers and classifiers: [`rerank`] orders documents as Jina, Cohere and vLLM do, [`score`] rates pairs of texts
+//! as vLLM does, and [`tei`] is what Text Embeddings Inference answers to the same and to texts that become vectors. [`classify`]
+//! tells the classes of texts as vLLM does, and [`predict`] as Text Embeddings Inference does. [`fields`] and [`order`] are what
+//! they share.
 
 mod classify;
 mod fields;

@@ -1,5 +1,5 @@
-//! `POST /predict`: the classes of a text, or of two texts that are read together, as in Text Embeddings Inference. Answers are bare
-//! lists.
+//! `POST /predict`: the classes of a text, or of two texts that are read together, as in Text Embeddings Inference. Answers are
+//! bare lists.
 
 use axum::Json;
 use axum::extract::State;
