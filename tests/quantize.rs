@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use cuelight_engine::format::gguf::{Gguf, Metadata as _};
+use cuelight_engine::format::gguf::Gguf;
 use cuelight_shaders::quant::Format;
 
 #[path = "support/clip.rs"]
@@ -255,26 +255,6 @@ fn a_directory_becomes_a_file_that_predicts_the_same() {
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let difference = (folder.mean_nats("./tiny-q8_0.gguf") - folder.mean_nats("./tiny")).abs();
     assert!(difference < 0.05, "{difference}");
-}
-
-#[test]
-fn a_classifier_keeps_its_head_its_labels_and_the_tokens_around_a_text() {
-    let folder = Folder::new();
-    let source = format!("{}/tests/fixtures/classifiers/modern-bert", env!("CARGO_MANIFEST_DIR"));
-    let ran = folder.run(&["convert", &source, "./classifier.gguf"]);
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let gguf = Gguf::open(folder.path("classifier.gguf")).unwrap();
-    let labels: Vec<&str> = gguf.strings("modern-bert.classifier.output_labels").unwrap().collect();
-    assert_eq!(labels, ["calm", "wet", "bright", "lost"]);
-    assert_eq!(gguf.str("modern-bert.classifier.problem_type").unwrap(), "multi_label_classification");
-    assert_eq!(gguf.u32("modern-bert.classifier.pooling_type").unwrap(), 2);
-    assert!(["cls.weight", "cls.norm.weight", "cls.output.bias"].iter().all(|name| gguf.tensor(name).is_some()));
-    let [file, directory] = ["./classifier.gguf", &source].map(|model| {
-        let ran = folder.run(&["tokenize", model, "the 12 hats"]);
-        assert_eq!(ran.code, 0, "{}", ran.stderr);
-        ran.stdout
-    });
-    assert_eq!(file, directory);
 }
 
 #[test]

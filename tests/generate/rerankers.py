@@ -182,7 +182,7 @@ def write_encoder_file(path: Path, encoder: Encoder, network, tokenizer: Tokeniz
     encoder.write_keys(writer, config)
     if config.num_labels > 1:
         writer.add_classifier_output_labels([config.id2label[label] for label in range(config.num_labels)])
-    # These keys are those of `cuelight convert`. llama.cpp's converter leaves them out: ModernBERT has the mean, classes exclude each other.
+    # These keys are Cuelight's own. llama.cpp's converter leaves them out: ModernBERT has the mean, classes exclude each other.
     if getattr(config, "classifier_pooling", "mean") == "cls":
         writer.add_uint32(f"{NAMES[encoder.architecture]}.classifier.pooling_type", PoolingType.CLS)
     if config.problem_type:

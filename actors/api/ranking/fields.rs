@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn logits_are_kept_by_each_name_of_the_field() {
-        let keeps = |body: serde_json::Value| keeps_logits(&Fields::of_body(&body).unwrap());
+        let keeps = |body: Value| keeps_logits(&Fields::of_body(&body).unwrap());
         assert!(!keeps(json!({})).unwrap());
         for name in ACTIVATION {
             assert!(keeps(json!({ name: false })).unwrap(), "{name}");
