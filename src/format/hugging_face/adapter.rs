@@ -102,7 +102,9 @@ mod tests {
     #[test]
     fn other_names_have_no_place() {
         assert_eq!(of("t5", "model.layers.0.self_attn.q_proj.weight"), Err(NoPlace::Architecture));
-        for name in ["model.layers.0.mlp.experts.up_proj.weight", "model.layers.2.mlp.up_proj.weight", "score.weight"] {
+        for name in
+            ["model.layers.0.mlp.experts.up_proj.weight", "model.layers.2.mlp.up_proj.weight", "value_head.weight"]
+        {
             assert_eq!(of("qwen3moe", name), Err(NoPlace::Weight), "{name}");
         }
         assert_eq!(layer_of("model.language_model.layers.12.mlp.up_proj.weight"), Some(12));

@@ -389,7 +389,7 @@ mod tests {
             "model.layers.x.mlp.gate_proj.weight",
             "model.layers.0.norm.weight",
             "model.mlp.gate_proj.weight",
-            "score.weight",
+            "value_head.weight",
         ] {
             assert_eq!(targets_of("llama", name), Vec::<String>::new(), "{name}");
         }
