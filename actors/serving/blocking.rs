@@ -1,5 +1,7 @@
 //! Runs work that takes long on threads where it delays no connection.
 
+use tokio::sync::oneshot;
+
 use super::error::ApiError;
 
 /// Runs `work` on this thread when it is small, else on a blocking thread.
@@ -25,8 +27,15 @@ pub(crate) async fn off_worker<T: Send + 'static>(
 pub(crate) async fn on_blocking_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
+    let (result, received) = oneshot::channel();
+    run(Box::new(move || drop(result.send(work())))).await?;
+    received.await.map_err(|_| ApiError::Internal)?
+}
+
+/// [`on_blocking_thread`] without type parameters: tokio's code of a task is compiled for each type of work.
+async fn run(work: Box<dyn FnOnce() + Send>) -> Result<(), ApiError> {
     tokio::task::spawn_blocking(work).await.map_err(|panic| {
         tracing::error!(%panic, "work on a request failed");
         ApiError::Internal
-    })?
+    })
 }
