@@ -4,18 +4,14 @@
 
 mod common;
 
-use std::path::Path;
-
 use axum::http::StatusCode;
-use cuelight::api::{ServerOptions, router};
-use cuelight::pipeline::planned_file::PlannedFile;
-use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
+use cuelight::api::ServerOptions;
+use cuelight::pipeline::runtime::RuntimeOptions;
 use cuelight::pipeline::simulation::SimulatedModel;
 use cuelight_engine::embedding::Relevance;
-use cuelight_engine::engine::{EngineLimits, HiddenLimits};
-use cuelight_engine::load::{KvType, LoadOptions, plan};
 use serde_json::{Value, json};
 
+use common::vectors::{encoder, real};
 use common::{MODEL, Server, model};
 
 const CLASSIFY: &str = "/classify";
@@ -23,26 +19,7 @@ const PREDICT: &str = "/predict";
 
 /// A model whose hidden values are the logits of three classes.
 fn classifier() -> SimulatedModel {
-    let hidden = HiddenLimits { width: 3, max_rows: 256, whole_sequences: true, ..HiddenLimits::default() };
-    let base = model();
-    let limits = EngineLimits { max_logits_rows: 0, hidden, context_tokens: 200, ..base.limits.clone() };
-    SimulatedModel { limits, labels: ["bad", "fair", "good"].map(str::to_owned).to_vec(), ..base }
-}
-
-/// A model that makes embeddings only.
-fn encoder() -> SimulatedModel {
-    SimulatedModel { labels: Vec::new(), ..classifier() }
-}
-
-/// The tiny model of this file or directory.
-async fn real(name: &str) -> Server {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
-    let options = LoadOptions { kv_type: KvType::F32, max_sequences: 3, threads: 2, ..LoadOptions::new(&path) };
-    let source = PlannedFile::new(plan(&options).unwrap());
-    let runtime = Runtime::start(source, RuntimeOptions::default()).await.unwrap();
-    assert!(runtime.wait_ready().await.is_ok());
-    let router = router(runtime.clone(), ServerOptions::new(MODEL)).unwrap();
-    Server { runtime, router }
+    SimulatedModel { labels: ["bad", "fair", "good"].map(str::to_owned).to_vec(), ..encoder(3) }
 }
 
 fn expected(path: &str) -> Value {
@@ -208,8 +185,8 @@ async fn a_model_says_what_it_can_do_and_refuses_the_rest() {
         assert_eq!(param, "model", "{path}");
         assert!(message.contains("/classify"), "{message}");
     }
-    let reranker = SimulatedModel { relevance: Some(Relevance::YesOrNo), ..encoder() };
-    for (other, advice) in [(model(), "no classifier"), (encoder(), "/v1/embeddings"), (reranker, "/v1/rerank")] {
+    let reranker = SimulatedModel { relevance: Some(Relevance::YesOrNo), ..encoder(3) };
+    for (other, advice) in [(model(), "no classifier"), (encoder(3), "/v1/embeddings"), (reranker, "/v1/rerank")] {
         let other = Server::start(other).await;
         for (path, body) in [(CLASSIFY, json!({ "input": "a" })), (PREDICT, json!({ "inputs": "a" }))] {
             let (message, param) = other.refused(path, &body).await;

@@ -4,39 +4,17 @@
 
 mod common;
 
-use std::path::Path;
-
 use axum::http::StatusCode;
-use cuelight::api::{ServerOptions, router};
-use cuelight::pipeline::planned_file::PlannedFile;
-use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
+use cuelight::api::ServerOptions;
+use cuelight::pipeline::runtime::RuntimeOptions;
 use cuelight::pipeline::simulation::{Fault, SimulatedModel};
 use cuelight_engine::engine::{EngineLimits, HiddenLimits};
-use cuelight_engine::load::{KvType, LoadOptions, plan};
 use serde_json::{Value, json};
 
+use common::vectors::{encoder, real};
 use common::{MODEL, Server, model};
 
 const OPENAI: &str = "/v1/embeddings";
-
-/// A model that makes embeddings only, and whose rows see later rows.
-fn encoder() -> SimulatedModel {
-    let hidden = HiddenLimits { width: 8, max_rows: 256, whole_sequences: true, ..HiddenLimits::default() };
-    let base = model();
-    let limits = EngineLimits { max_logits_rows: 0, hidden, context_tokens: 200, ..base.limits.clone() };
-    SimulatedModel { limits, ..base }
-}
-
-/// The tiny model of this file.
-async fn real(name: &str) -> Server {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/embeddings").join(name);
-    let options = LoadOptions { kv_type: KvType::F32, max_sequences: 3, threads: 2, ..LoadOptions::new(&path) };
-    let source = PlannedFile::new(plan(&options).unwrap());
-    let runtime = Runtime::start(source, RuntimeOptions::default()).await.unwrap();
-    assert!(runtime.wait_ready().await.is_ok());
-    let router = router(runtime.clone(), ServerOptions::new(MODEL)).unwrap();
-    Server { runtime, router }
-}
 
 fn vector(value: &Value) -> Vec<f32> {
     value.as_array().unwrap().iter().map(|value| value.as_f64().unwrap() as f32).collect()
@@ -56,7 +34,7 @@ fn length(vector: &[f32]) -> f32 {
 #[tokio::test(flavor = "multi_thread")]
 async fn real_models_give_the_vectors_of_transformers() {
     for name in ["bert-mean", "qwen3", "gemma-embedding"] {
-        let server = real(&format!("{name}.gguf")).await;
+        let server = real(&format!("embeddings/{name}.gguf")).await;
         let path = format!("{}/tests/fixtures/embeddings/{name}.json", env!("CARGO_MANIFEST_DIR"));
         let expected: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
         let texts = expected["texts"].as_array().unwrap();
@@ -81,7 +59,7 @@ async fn real_models_give_the_vectors_of_transformers() {
 
 #[tokio::test]
 async fn a_text_has_the_same_vector_alone_and_among_many() {
-    for simulated in [model(), encoder()] {
+    for simulated in [model(), encoder(8)] {
         let server = Server::start(simulated).await;
         // More than fit into steps at once, and than are submitted at once.
         let texts: Vec<String> = (0..100).map(|index| format!("text {index} ").repeat(1 + index % 9)).collect();
@@ -112,7 +90,7 @@ async fn embeddings_share_steps_with_generation() {
 #[tokio::test]
 async fn a_lost_engine_delays_embeddings_only() {
     let input: Vec<String> = (0..30).map(|index| format!("text number {index}")).collect();
-    for simulated in [model(), encoder()] {
+    for simulated in [model(), encoder(8)] {
         let expected = Server::start(simulated.clone()).await.ok(OPENAI, &json!({ "input": input })).await;
         let faults = |step: u64, _: &_| [1, 4].contains(&step).then_some(Fault::Panic);
         let server = Server::start(SimulatedModel { faults: Some(std::sync::Arc::new(faults)), ..simulated }).await;
@@ -131,7 +109,7 @@ async fn values_that_are_not_numbers_fail_the_request() {
 
 #[tokio::test]
 async fn dimensions_keep_the_first_values_and_base64_holds_float32() {
-    let server = Server::start(encoder()).await;
+    let server = Server::start(encoder(8)).await;
     let whole = vectors(&server.ok(OPENAI, &json!({ "input": "text" })).await).remove(0);
     let cut = vectors(&server.ok(OPENAI, &json!({ "input": "text", "dimensions": 3 })).await).remove(0);
     assert_eq!((whole.len(), cut.len()), (8, 3));
@@ -147,7 +125,7 @@ async fn dimensions_keep_the_first_values_and_base64_holds_float32() {
 
 #[tokio::test]
 async fn a_text_beyond_the_context_is_refused_or_cut() {
-    let server = Server::start(encoder()).await;
+    let server = Server::start(encoder(8)).await;
     let long = "a".repeat(500);
     let (message, _) = server.refused(OPENAI, &json!({ "input": ["b", long] })).await;
     assert!(message.contains("200"), "{message}");
@@ -165,7 +143,7 @@ async fn a_text_beyond_the_context_is_refused_or_cut() {
 
 #[tokio::test]
 async fn the_end_of_a_cut_text_is_the_special_token() {
-    let server = real("bert-cls.gguf").await;
+    let server = real("embeddings/bert-cls.gguf").await;
     let long = "the harbour was quiet ".repeat(80);
     let cut = server.ok("/api/embed", &json!({ "model": MODEL, "input": long })).await;
     assert_eq!(cut["prompt_eval_count"], 128);
@@ -177,7 +155,7 @@ async fn the_end_of_a_cut_text_is_the_special_token() {
 
 #[tokio::test]
 async fn ollamas_older_route_gives_one_vector_that_is_not_normalized() {
-    let server = Server::start(encoder()).await;
+    let server = Server::start(encoder(8)).await;
     let one = server.ok("/api/embeddings", &json!({ "model": MODEL, "prompt": "text" })).await;
     let raw = vector(&one["embedding"]);
     let normalized = vectors(&server.ok(OPENAI, &json!({ "input": "text" })).await).remove(0);
@@ -192,7 +170,7 @@ async fn ollamas_older_route_gives_one_vector_that_is_not_normalized() {
 
 #[tokio::test]
 async fn a_model_says_what_it_can_do_and_refuses_the_rest() {
-    let server = Server::start(encoder()).await;
+    let server = Server::start(encoder(8)).await;
     let tags = server.get("/api/tags").await.json();
     assert_eq!(tags["models"][0]["capabilities"], json!(["embedding"]));
     let shown = server.ok("/api/show", &json!({ "model": MODEL })).await;
@@ -221,7 +199,7 @@ async fn a_model_says_what_it_can_do_and_refuses_the_rest() {
 
 #[tokio::test]
 async fn wrong_requests_are_refused_by_name() {
-    let server = Server::start(encoder()).await;
+    let server = Server::start(encoder(8)).await;
     for (body, param) in [
         (json!({}), "input"),
         (json!({ "input": [] }), "input"),
@@ -239,7 +217,7 @@ async fn wrong_requests_are_refused_by_name() {
 #[tokio::test]
 async fn a_request_takes_few_slots_however_many_texts_it_has() {
     let runtime = RuntimeOptions { max_requests: 40, ..RuntimeOptions::default() };
-    let server = Server::start_with(encoder(), runtime, ServerOptions::new(MODEL)).await;
+    let server = Server::start_with(encoder(8), runtime, ServerOptions::new(MODEL)).await;
     let texts: Vec<String> = (0..500).map(|index| format!("text {index}")).collect();
     assert_eq!(vectors(&server.ok(OPENAI, &json!({ "input": texts })).await).len(), 500);
 }

@@ -5,21 +5,18 @@
 
 mod common;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use cuelight::api::{ServerOptions, router};
-use cuelight::pipeline::planned_file::PlannedFile;
-use cuelight::pipeline::runtime::{Runtime, RuntimeOptions};
+use cuelight::api::ServerOptions;
+use cuelight::pipeline::runtime::RuntimeOptions;
 use cuelight::pipeline::simulation::{Fault, SimulatedModel};
 use cuelight_engine::embedding::Relevance;
-use cuelight_engine::engine::{EngineLimits, HiddenLimits};
-use cuelight_engine::load::{KvType, LoadOptions, plan};
 use serde_json::{Value, json};
 
+use common::vectors::{encoder, real};
 use common::{MODEL, Server, model};
 
 const RERANK: &str = "/v1/rerank";
@@ -27,28 +24,7 @@ const SCORE: &str = "/v1/score";
 
 /// A model whose only hidden value is a logit.
 fn reranker() -> SimulatedModel {
-    let hidden = HiddenLimits { width: 1, max_rows: 256, whole_sequences: true, ..HiddenLimits::default() };
-    let base = model();
-    let limits = EngineLimits { max_logits_rows: 0, hidden, context_tokens: 200, ..base.limits.clone() };
-    SimulatedModel { limits, relevance: Some(Relevance::Logit), ..base }
-}
-
-/// A model that makes embeddings only.
-fn encoder() -> SimulatedModel {
-    let base = reranker();
-    let hidden = HiddenLimits { width: 8, ..base.limits.hidden };
-    SimulatedModel { limits: EngineLimits { hidden, ..base.limits.clone() }, relevance: None, ..base }
-}
-
-/// The tiny model of this file or directory.
-async fn real(name: &str) -> Server {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
-    let options = LoadOptions { kv_type: KvType::F32, max_sequences: 3, threads: 2, ..LoadOptions::new(&path) };
-    let source = PlannedFile::new(plan(&options).unwrap());
-    let runtime = Runtime::start(source, RuntimeOptions::default()).await.unwrap();
-    assert!(runtime.wait_ready().await.is_ok());
-    let router = router(runtime.clone(), ServerOptions::new(MODEL)).unwrap();
-    Server { runtime, router }
+    SimulatedModel { relevance: Some(Relevance::Logit), ..encoder(1) }
 }
 
 fn close(value: &Value, expected: &Value) -> bool {
@@ -294,7 +270,7 @@ async fn a_request_takes_few_slots_however_many_documents_it_has() {
 
 #[tokio::test]
 async fn vectors_in_the_form_of_text_embeddings_inference() {
-    let server = Server::start(encoder()).await;
+    let server = Server::start(encoder(8)).await;
     let openai = server.ok("/v1/embeddings", &json!({ "input": ["a", "b"] })).await;
     let vectors = server.ok("/embed", &json!({ "inputs": ["a", "b"] })).await;
     let expected: Vec<&Value> = openai["data"].as_array().unwrap().iter().map(|item| &item["embedding"]).collect();

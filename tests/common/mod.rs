@@ -3,6 +3,7 @@
 
 pub mod listening;
 pub mod openai;
+pub mod vectors;
 
 use std::sync::Arc;
 
