@@ -104,18 +104,26 @@ async fn a_loopback_server_refuses_the_host_name_of_another_machine() {
 }
 
 #[tokio::test]
-async fn a_body_must_be_declared_as_json() {
+async fn a_web_page_must_declare_a_body_as_json() {
     let server = Server::start(model()).await;
     let body = r#"{"prompt": "the sky"}"#;
+    let page = || Request::builder().header("host", "chat.example").header("origin", "http://chat.example");
     for kind in ["application/json", "application/json; charset=utf-8", "application/vnd.api+json"] {
+        for request in [Request::builder(), page()] {
+            let request = tokenize(body)(request.header("content-type", kind));
+            assert_eq!(server.call(request).await.status, 200, "{kind}");
+        }
+    }
+    for kind in ["text/plain", "application/x-www-form-urlencoded"] {
+        let request = tokenize(body)(page().header("content-type", kind));
+        assert_refused(&server.call(request).await, 415, "unsupported_media_type");
         let request = tokenize(body)(Request::builder().header("content-type", kind));
         assert_eq!(server.call(request).await.status, 200, "{kind}");
     }
-    for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"] {
-        let request = tokenize(body)(Request::builder().header("content-type", kind));
-        assert_refused(&server.call(request).await, 415, "unsupported_media_type");
-    }
-    assert_refused(&server.call(tokenize(body)(Request::builder())).await, 415, "unsupported_media_type");
+    assert_refused(&server.call(tokenize(body)(page())).await, 415, "unsupported_media_type");
+    assert_eq!(server.call(tokenize(body)(Request::builder())).await.status, 200);
+    let form = tokenize(body)(Request::builder().header("content-type", "multipart/form-data"));
+    assert_refused(&server.call(form).await, 415, "unsupported_media_type");
 }
 
 /// `{"prompt": "the sky"}`, compressed with gzip.

@@ -142,6 +142,7 @@ fn options(case: &Value, model: &Model) -> ParserOptions {
     ParserOptions {
         parse_reasoning: !reasoning.ends_with("NONE"),
         parse_tool_calls: !tools.is_empty(),
+        unmarked_calls: true,
         tools: Arc::from(tools),
         prompt_tail: prompt,
     }
@@ -330,7 +331,8 @@ fn read_back(model: &Model) -> Result<bool, String> {
         // Some templates allow only one call.
         let Some((prompt_tail, text)) = answer_text(model, &calls) else { return Ok(()) };
         let tools = Arc::from(probe_tools());
-        let options = ParserOptions { parse_reasoning: true, parse_tool_calls: true, tools, prompt_tail };
+        let options =
+            ParserOptions { parse_reasoning: true, parse_tool_calls: true, unmarked_calls: true, tools, prompt_tail };
         let answer = parse(model.parser(&options), &text, 5);
         let json = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
         let read = answer.calls.iter().map(|(name, arguments, _)| (name.clone(), json(arguments)));
@@ -395,6 +397,7 @@ fn required_calls_are_read_back() {
             let options = ParserOptions {
                 parse_reasoning: true,
                 parse_tool_calls: true,
+                unmarked_calls: true,
                 tools: tools.clone(),
                 prompt_tail: String::new(),
             };

@@ -87,19 +87,21 @@ pub(super) async fn read(
     Ok(bytes)
 }
 
-/// Requires a JSON content type, which a web page of another origin cannot send without permission, and a body that the
-/// decompression layer has decoded.
+/// Requires a body that the decompression layer has decoded, and of a web page a JSON content type, which a page of another
+/// origin cannot send without permission. Other clients often leave the type out, or send that of a form, as `curl -d` does.
 fn check_content(headers: &HeaderMap) -> Result<(), ApiError> {
     check_encoding(headers)?;
+    let is_page = headers.contains_key(header::ORIGIN);
     match text(headers, header::CONTENT_TYPE) {
         Some(kind) if is_json(&kind) => Ok(()),
-        Some(kind) => Err(ApiError::UnsupportedMediaType(format!(
+        Some(kind) if is_page || is_multipart(&kind) => Err(ApiError::UnsupportedMediaType(format!(
             "the content type must be `application/json`, not `{}`",
             clip(&kind)
         ))),
-        None => Err(ApiError::UnsupportedMediaType(
+        None if is_page => Err(ApiError::UnsupportedMediaType(
             "the request has no content type: send the header `Content-Type: application/json`".to_owned(),
         )),
+        _ => Ok(()),
     }
 }
 
@@ -117,6 +119,11 @@ pub(super) fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
 /// The text of a header.
 pub(super) fn text(headers: &HeaderMap, name: HeaderName) -> Option<Cow<'_, str>> {
     headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()))
+}
+
+/// Whether a content type is that of a form with files.
+fn is_multipart(content_type: &str) -> bool {
+    content_type.trim_start().to_ascii_lowercase().starts_with("multipart/")
 }
 
 /// Whether a content type is `application/json` or `application/…+json`, with or without parameters.

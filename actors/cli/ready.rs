@@ -107,7 +107,7 @@ impl FirstRequest<'_> {
         }
         let key = if self.needs_key { " -H \"Authorization: Bearer $KEY\"" } else { "" };
         let body = body.to_string().replace('\'', r"'\''");
-        format!("curl {url}/v1/{route} -H 'Content-Type: application/json'{key} -d '{body}'")
+        format!("curl {url}/v1/{route}{key} -d '{body}'")
     }
 }
 
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn a_chat_is_one_command() {
         let expected = "to try it, run from another terminal:\n  curl http://127.0.0.1:8080/v1/chat/completions \
-                        -H 'Content-Type: application/json' -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello!\"}]}'";
+                        -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello!\"}]}'";
         assert_eq!(request("127.0.0.1:8080").text(), expected);
     }
 

@@ -46,7 +46,6 @@ Examples:
 
 Then, from another terminal:
   curl http://127.0.0.1:8080/v1/chat/completions \\
-    -H 'Content-Type: application/json' \\
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'
   cuelight ps    the loaded models and their requests
 Or chat in a browser: http://127.0.0.1:8080

@@ -43,6 +43,12 @@ impl CallReader {
         }
     }
 
+    /// A reader of calls of these tools without markers, that are JSON objects.
+    pub(super) fn unmarked(format: &ToolFormat, tools: &Arc<[ToolSpec]>) -> Self {
+        let keys = if let Body::Json(keys) = &format.body { keys.clone() } else { JsonKeys::default() };
+        CallReader::Json(Box::new(JsonCalls::unmarked(&keys, Arc::clone(tools))))
+    }
+
     /// A reader of the JSON arguments of a call of this tool.
     pub(super) fn of_arguments(name: &str, emitter: &mut Emitter) -> Self {
         CallReader::Named(Box::new(NamedCall::after_name(name, emitter)))

@@ -60,6 +60,7 @@ impl<'a> Probe<'a> {
             call_begin: begin.to_owned(),
             call_end: Some(end).filter(|end| !end.is_empty()).into_iter().collect(),
             bare: begin.is_empty().then_some(call.first),
+            unmarked: !begin.is_empty(),
             body: Body::Json(call.keys),
             ..ToolFormat::default()
         })

@@ -39,6 +39,15 @@ pub struct ReasoningMarks {
     pub repeats: bool,
 }
 
+/// Texts that small models write around a call in place of the markers that their template shows them.
+pub(super) const UNMARKED: [(&str, &str); 5] = [
+    ("```json", "```"),
+    ("```", "```"),
+    ("<tools>", "</tools>"),
+    ("<tool>", "</tool>"),
+    ("<function_call>", "</function_call>"),
+];
+
 /// How calls are written.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ToolFormat {
@@ -52,6 +61,8 @@ pub(super) struct ToolFormat {
     pub call_end: Vec<String>,
     /// Calls may begin with this character at the start of the text, without a marker.
     pub bare: Option<char>,
+    /// Models of the format also write calls as JSON objects without its markers: alone, or within texts of [`UNMARKED`].
+    pub unmarked: bool,
     pub body: Body,
     pub ids: IdStyle,
 }

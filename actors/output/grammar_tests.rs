@@ -6,8 +6,8 @@ use cuelight_engine::constraint::{Constraint, ConstraintCompiler, Grammar, Gramm
 use serde_json::{Value, json};
 
 use super::delta::ToolSpec;
+use super::options::ParserOptions;
 use super::output_format::OutputFormat;
-use super::parser::ParserOptions;
 use super::samples::{format_of, parse_with};
 use super::table::ENTRIES;
 use crate::pipeline::simulation::tokenizer;
@@ -67,6 +67,7 @@ fn arguments(name: &str, parameters: &Value, is_strict: bool) -> Vec<Value> {
     let options = ParserOptions {
         parse_reasoning: false,
         parse_tool_calls: true,
+        unmarked_calls: false,
         tools: tool(parameters, is_strict).into(),
         prompt_tail: String::new(),
     };

@@ -1,6 +1,9 @@
 //! Calls that are JSON objects.
 
+use std::sync::Arc;
+
 use super::arguments::ArgumentsReader;
+use super::delta::ToolSpec;
 use super::emit::Emitter;
 use super::format::JsonKeys;
 use super::literal::LiteralReader;
@@ -31,6 +34,8 @@ pub(super) struct JsonCalls {
     keys: JsonKeys,
     /// Only objects that can be nothing but calls are calls.
     strict: bool,
+    /// Only calls of these tools are calls.
+    tools: Option<Arc<[ToolSpec]>>,
     array: bool,
     state: State,
     text: String,
@@ -48,6 +53,7 @@ impl JsonCalls {
         JsonCalls {
             keys: keys.clone(),
             strict,
+            tools: None,
             array: false,
             state: State::Begin,
             text: String::new(),
@@ -58,6 +64,11 @@ impl JsonCalls {
             has_arguments: false,
             started: false,
         }
+    }
+
+    /// Reads objects that are calls only if nothing else is in them and a tool has their name.
+    pub(super) fn unmarked(keys: &JsonKeys, tools: Arc<[ToolSpec]>) -> Self {
+        JsonCalls { tools: Some(tools), ..JsonCalls::new(keys, true) }
     }
 
     /// Reads one character.
@@ -99,6 +110,8 @@ impl JsonCalls {
                 self.state = State::Element;
             }
             (State::Begin | State::Element, '{') => self.begin_object(),
+            // Doubled braces, as in templates that explain a call.
+            (State::Key, '{') if self.tools.is_some() && self.key.is_empty() => {}
             (State::Element, ',') | (State::Key, ',') => {}
             (State::Element, ']') => return Read::Done,
             (State::Key, '}') => return self.end_object(emitter),
@@ -116,6 +129,7 @@ impl JsonCalls {
 
     fn begin_object(&mut self) {
         self.state = State::Key;
+        self.key.clear();
         (self.name, self.id, self.has_arguments, self.started) = (None, None, false, false);
         self.waiting.clear();
     }
@@ -125,6 +139,7 @@ impl JsonCalls {
         self.state = match self.kind_of_key() {
             Kind::Name => State::Name(LiteralReader::new(None)),
             Kind::Id => State::Id(LiteralReader::new(None)),
+            Kind::Arguments if self.is_unknown() => return Read::Bad,
             Kind::Arguments => State::Arguments(ArgumentsReader::new(None)),
             Kind::Other if self.strict && self.key != "type" => return Read::Bad,
             Kind::Other => State::Skip(LiteralReader::new(None)),
@@ -170,6 +185,9 @@ impl JsonCalls {
             State::Name(_) => self.name = Some(text),
             _ => self.id = Some(text),
         }
+        if self.is_unknown() {
+            return Read::Bad;
+        }
         self.after_value(read, character, emitter)
     }
 
@@ -208,6 +226,12 @@ impl JsonCalls {
             self.started = true;
             emitter.start(self.name.as_deref().unwrap_or_default(), self.id.as_deref());
         }
+    }
+
+    /// The call has a name that no tool has.
+    fn is_unknown(&self) -> bool {
+        let is_known = |name: &String| self.tools.iter().flat_map(|tools| tools.iter()).any(|tool| tool.name == *name);
+        self.tools.is_some() && self.name.as_ref().is_some_and(|name| !is_known(name))
     }
 
     fn end_object(&mut self, emitter: &mut Emitter) -> Read {

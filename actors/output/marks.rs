@@ -1,6 +1,7 @@
 //! The markers that matter in each part of an answer.
 
-use super::format::{Channels, Format};
+use super::format::{Channels, Format, UNMARKED};
+use super::options::ParserOptions;
 use super::search::MarkerSet;
 
 /// What a marker means.
@@ -14,6 +15,8 @@ pub(super) enum Mark {
     SectionEnd,
     CallBegin,
     CallEnd,
+    /// A text of [`UNMARKED`].
+    Unmarked,
     HeaderBegin,
     HeaderEnd,
     MessageEnd,
@@ -58,17 +61,22 @@ pub(super) struct AllMarks {
 
 impl AllMarks {
     /// The markers of a format, without those of what is not to be parsed.
-    pub(super) fn new(format: &Format, reasoning: bool, calls: bool) -> Self {
-        let triggers = if calls { triggers(format) } else { Vec::new() };
+    pub(super) fn new(format: &Format, options: &ParserOptions) -> Self {
+        let reasoning = options.parse_reasoning;
+        let triggers = if options.parse_tool_calls { triggers(format) } else { Vec::new() };
+        let unmarked = options.reads_unmarked(format);
         let messages: Vec<_> = format.channels.iter().flat_map(message_marks).collect();
         let mut text = triggers.clone();
         text.extend(reasoning.then(|| reasoning_marks(format)).into_iter().flatten());
         text.extend(format.content_marks.iter().map(|mark| (Mark::Dropped, mark.as_str())));
+        text.extend(UNMARKED.iter().filter(|_| unmarked).map(|(begin, _)| (Mark::Unmarked, *begin)));
         let mut inside = reasoning_marks(format);
         inside.extend(triggers);
         text.extend(messages.iter().copied());
         inside.extend(messages.iter().copied());
         let mut section = section_marks(format);
+        let around = UNMARKED.iter().filter(|_| unmarked).flat_map(|&(begin, end)| [begin, end]);
+        section.extend(around.map(|mark| (Mark::Unmarked, mark)));
         section.extend(messages);
         let header = format.channels.iter().flat_map(header_marks).collect();
         AllMarks {

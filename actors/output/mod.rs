@@ -6,7 +6,7 @@
 //! - [`output_format`]: the format of a chat template, found by [`detect`] in [`table`] and [`reasoning`],
 //!   or by [`derive`](mod@derive) from what the template renders
 //! - [`mod@format`]: a format as data
-//! - [`parser`]: the parser of one answer, with [`region`], [`start`], and [`messages`] with [`channels`]
+//! - [`parser`]: the parser of one answer with its [`options`], with [`region`], [`start`], and [`messages`] with [`channels`]
 //! - [`call`]: the readers of calls: [`json_call`], [`named`] with [`tagged`] or JSON [`arguments`], [`python`]
 //! - [`literal`]: values as JSON; [`coerce`](mod@coerce) and [`schema`] with [`alternatives`](mod@alternatives) for text of unknown
 //!   type
@@ -40,6 +40,7 @@ mod marks;
 mod messages;
 mod named;
 mod nested;
+mod options;
 mod output_format;
 mod parser;
 mod python;
@@ -62,6 +63,7 @@ mod value;
 pub use delta::{Delta, ToolSpec};
 pub use format::ReasoningMarks;
 pub use grammar_free::FreeGrammar;
+pub use options::ParserOptions;
 pub use output_format::OutputFormat;
-pub use parser::{OutputParser, ParserOptions};
+pub use parser::OutputParser;
 pub use render::Render;

@@ -6,29 +6,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::call::CallReader;
-use super::delta::{Delta, ToolSpec};
+use super::delta::Delta;
 use super::emit::Emitter;
-use super::format::Format;
+use super::format::{Format, UNMARKED};
 use super::ids::IdSource;
 use super::marks::{AllMarks, Mark, Marks};
+use super::options::ParserOptions;
 use super::output_format::OutputFormat;
 use super::read::Read;
 use super::region::{Kind, Region};
 use super::search::{Found, Search};
 use super::start::{Start, start};
-
-/// What a parser must know of the request.
-#[derive(Debug, Clone)]
-pub struct ParserOptions {
-    /// Reasoning becomes its own deltas. Else it stays in the text.
-    pub parse_reasoning: bool,
-    /// Calls become their own deltas. Else they stay in the text.
-    pub parse_tool_calls: bool,
-    /// The tools of the request.
-    pub tools: Arc<[ToolSpec]>,
-    /// The end of the rendered prompt, which decides whether the model starts inside reasoning.
-    pub prompt_tail: String,
-}
 
 /// Turns the text of an answer into deltas.
 #[derive(Debug)]
@@ -46,6 +34,8 @@ pub struct OutputParser {
     pub(super) raw: String,
     /// Calls of the section before the one that is read.
     pub(super) calls: usize,
+    /// The section's calls have no markers of the format; this text ends them, if it is not empty.
+    unmarked: Option<&'static str>,
     pub(super) header: String,
     /// The message's markers stay in the text.
     pub(super) keeps_markers: bool,
@@ -74,7 +64,7 @@ impl OutputParser {
     pub(super) fn with_ids(format: &OutputFormat, options: ParserOptions, ids: IdSource) -> Self {
         let format = format.inner();
         let style = format.tools.as_ref().map(|tools| tools.ids).unwrap_or_default();
-        let marks = AllMarks::new(&format, options.parse_reasoning, options.parse_tool_calls);
+        let marks = AllMarks::new(&format, &options);
         let mut parser = OutputParser {
             marks,
             mode: Mode::Region,
@@ -84,6 +74,7 @@ impl OutputParser {
             region: Region::first(Kind::Text),
             raw: String::new(),
             calls: 0,
+            unmarked: None,
             header: String::new(),
             keeps_markers: false,
             options,
@@ -214,9 +205,7 @@ impl OutputParser {
     fn character(&mut self, character: char) {
         match self.mode {
             Mode::Region => {
-                let bare = self.format.tools.as_ref().and_then(|tools| tools.bare);
-                let may_call = self.options.parse_tool_calls && self.region.kind() == Kind::Text;
-                if may_call && self.region.is_fresh() && bare == Some(character) {
+                if self.region.kind() == Kind::Text && self.region.is_fresh() && self.may_begin_call(character) {
                     self.raw = self.region.take_space();
                     return self.begin_call(character, true);
                 }
@@ -226,6 +215,16 @@ impl OutputParser {
             Mode::Header => self.character_in_header(character),
             _ => self.character_in_section(character),
         }
+    }
+
+    /// Whether a call without a marker may begin with a character, which is the first of a text.
+    fn may_begin_call(&mut self, character: char) -> bool {
+        if character == '{' && self.options.reads_unmarked(&self.format) {
+            (self.unmarked, self.calls) = (Some(""), 0);
+            return true;
+        }
+        let bare = self.format.tools.as_ref().and_then(|tools| tools.bare);
+        self.options.parse_tool_calls && bare == Some(character)
     }
 
     fn marker_in_region(&mut self, kind: Mark, marker: &str) {
@@ -245,13 +244,22 @@ impl OutputParser {
                 self.calls = 0;
                 self.enter_section_or_call(kind, marker);
             }
+            Mark::Unmarked if is_text && !self.region.mentions() => self.enter_unmarked(marker),
             Mark::HeaderBegin | Mark::MessageEnd => self.end_message(kind, marker),
             _ => self.region.write_text(marker, &mut self.emitter),
         }
     }
 
+    fn enter_unmarked(&mut self, marker: &str) {
+        self.raw = self.region.take_space() + marker;
+        self.calls = 0;
+        self.unmarked = UNMARKED.iter().find(|(begin, _)| *begin == marker).map(|(_, end)| *end);
+        self.mode = Mode::Section;
+    }
+
     fn enter_section_or_call(&mut self, kind: Mark, marker: &str) {
         self.raw.push_str(marker);
+        self.unmarked = None;
         let Some(tools) = &self.format.tools else { return };
         self.mode = match kind {
             Mark::CallBegin => Mode::Call(CallReader::new(tools, &self.options.tools, false)),
@@ -264,6 +272,7 @@ impl OutputParser {
             Mark::CallBegin | Mark::SectionBegin => self.enter_section_or_call(kind, marker),
             Mark::CallEnd if self.calls > 0 => {}
             Mark::SectionEnd if self.calls > 0 => self.leave_section(),
+            Mark::Unmarked if self.calls > 0 => self.unmarked_in_section(kind, marker),
             Mark::HeaderBegin | Mark::MessageEnd => {
                 if self.calls == 0 {
                     self.give_back();
@@ -277,6 +286,15 @@ impl OutputParser {
         }
     }
 
+    /// The end of calls without markers, or the beginning of something else.
+    fn unmarked_in_section(&mut self, kind: Mark, marker: &str) {
+        let is_end = self.unmarked == Some(marker);
+        self.leave_section();
+        if !is_end {
+            self.marker_in_region(kind, marker);
+        }
+    }
+
     fn character_in_section(&mut self, character: char) {
         let begins_directly = self.format.tools.as_ref().is_some_and(|tools| {
             let without_marker = tools.call_begin.is_empty() || matches!(character, '{' | '[');
@@ -285,6 +303,8 @@ impl OutputParser {
         match character {
             space if space.is_whitespace() => self.raw.push(space),
             ',' | ';' if self.calls > 0 => self.raw.push(character),
+            // Some models double the braces of a call.
+            '}' if self.calls > 0 && self.unmarked.is_some() => self.raw.push(character),
             _ if begins_directly => self.begin_call(character, false),
             _ if self.calls == 0 => {
                 self.read_again(character.encode_utf8(&mut [0; 4]));
@@ -299,11 +319,15 @@ impl OutputParser {
 
     fn begin_call(&mut self, first: char, bare: bool) {
         let Some(tools) = &self.format.tools else { return };
-        self.mode = Mode::Call(CallReader::beginning_with(first, tools, &self.options.tools, bare));
+        self.mode = Mode::Call(match self.unmarked {
+            Some(_) => CallReader::unmarked(tools, &self.options.tools),
+            None => CallReader::beginning_with(first, tools, &self.options.tools, bare),
+        });
         self.read_again(first.encode_utf8(&mut [0; 4]));
     }
 
     fn leave_section(&mut self) {
+        self.unmarked = None;
         self.raw.clear();
         self.mode = Mode::Region;
     }
@@ -337,6 +361,7 @@ impl OutputParser {
             self.region = Region::first(Kind::Text);
         }
         self.emitter.forget_announced();
+        self.unmarked = None;
         self.mode = Mode::Region;
         let raw = std::mem::take(&mut self.raw);
         self.region.write_text(&raw, &mut self.emitter);

@@ -7,8 +7,9 @@ use serde_json::json;
 use super::delta::{Delta, ToolSpec};
 use super::format::{Body, Format, JsonKeys, ToolFormat};
 use super::ids::IdSource;
+use super::options::ParserOptions;
 use super::output_format::OutputFormat;
-use super::parser::{OutputParser, ParserOptions};
+use super::parser::OutputParser;
 use super::reasoning::of_markers;
 use super::table::{ENTRIES, Entry};
 
@@ -177,7 +178,8 @@ pub(super) fn format_of(entry: &Entry) -> OutputFormat {
 pub(super) fn json_format(begin: &str, end: &str) -> OutputFormat {
     let call_end = Some(end.to_owned()).filter(|end| !end.is_empty()).into_iter().collect();
     let body = Body::Json(JsonKeys::default());
-    let tools = ToolFormat { call_begin: begin.to_owned(), call_end, body, ..ToolFormat::default() };
+    let unmarked = !begin.is_empty();
+    let tools = ToolFormat { call_begin: begin.to_owned(), call_end, unmarked, body, ..ToolFormat::default() };
     OutputFormat::of(Format {
         tools: Some(tools),
         reasoning: Some(of_markers("<think>", "</think>")),
@@ -194,7 +196,13 @@ pub(super) fn all() -> Vec<(OutputFormat, &'static str)> {
 }
 
 pub(super) fn options() -> ParserOptions {
-    ParserOptions { parse_reasoning: true, parse_tool_calls: true, tools: tools(), prompt_tail: String::new() }
+    ParserOptions {
+        parse_reasoning: true,
+        parse_tool_calls: true,
+        unmarked_calls: true,
+        tools: tools(),
+        prompt_tail: String::new(),
+    }
 }
 
 /// An answer in its parts. Calls are names with arguments; ids stand apart.

@@ -6,8 +6,9 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::delta::Delta;
+use super::options::ParserOptions;
 use super::output_format::OutputFormat;
-use super::parser::{OutputParser, ParserOptions};
+use super::parser::OutputParser;
 use super::samples::{Answer, SAMPLES, all, deltas, format_of, json_format, options, parse, parse_with};
 use super::table::ENTRIES;
 
@@ -113,6 +114,65 @@ fn text_that_only_looks_like_a_call_is_text() {
         let answer = parse(format, text);
         assert_eq!((answer.text.as_str(), answer.calls.len()), (text, 0));
     }
+}
+
+const CALL_F: &str = r#"{"name": "f", "arguments": {"n": 1}}"#;
+const CALL_G: &str = r#"{"name": "g", "arguments": {}}"#;
+
+#[test]
+fn calls_that_small_models_write_without_markers_are_read() {
+    let hermes = json_format("<tool_call>", "</tool_call>");
+    let doubled = format!("{{{CALL_F}}}");
+    let cases = [
+        (CALL_F.to_owned(), 1, ""),
+        (format!("\n{CALL_F}\n{CALL_G}\n"), 2, ""),
+        (
+            format!("[{CALL_F}, {CALL_G}]"),
+            0,
+            "[{\"name\": \"f\", \"arguments\": {\"n\": 1}}, {\"name\": \"g\", \"arguments\": {}}]",
+        ),
+        (doubled.clone(), 1, ""),
+        (format!("{doubled}}}\n{{{CALL_G}}}}}"), 2, ""),
+        (format!("```json\n{CALL_F}\n```"), 1, ""),
+        (format!("```\n[{CALL_F}, {CALL_G}]\n```"), 2, ""),
+        (format!("```{doubled}}}\n```"), 1, ""),
+        (format!("```json\n{CALL_F}\n{CALL_G}\n```\nDone."), 2, "Done."),
+        (format!("I call it.\n\n```json\n{CALL_F}\n```\n\n```json\n{CALL_G}\n```"), 2, "I call it."),
+        (format!("<tools>\n{CALL_F}\n</tools>"), 1, ""),
+        (format!("<function_call>{CALL_F}</function_call> <tool_call>{CALL_G}</tool_call>"), 2, ""),
+        (format!("```json\n{CALL_F}\n```\n```rust\nfn f() {{}}\n```"), 1, "```rust\nfn f() {}\n```"),
+        (format!("<tool_call>{CALL_F}</tool_call>\n```json\n{CALL_G}\n```"), 2, ""),
+    ];
+    for (text, calls, rest) in cases {
+        let answer = parse(&hermes, &text);
+        assert_eq!((answer.calls.len(), answer.text.as_str()), (calls, rest), "{text}");
+        assert!(arguments(&answer).iter().all(|(_, arguments)| arguments.is_object()), "{answer:?}");
+    }
+}
+
+#[test]
+fn code_and_json_that_call_no_tool_of_the_request_are_text() {
+    let hermes = json_format("<tool_call>", "</tool_call>");
+    let texts = [
+        "{\"name\": \"h\", \"arguments\": {}}",
+        "```json\n{\"name\": \"h\", \"arguments\": {}}\n```",
+        "```json\n{\"name\": \"f\", \"age\": 3}\n```",
+        "```json\n{\"name\": \"f\"}\n```",
+        "```json\n{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {}}}\n```",
+        "```rust\nfn f() { g() }\n```\n\n```\n$ ls\n```\n",
+        "```",
+        "```js",
+        "{{ f }}",
+        "Write ```json\n{\"name\": \"f\", \"arguments\": {}}\n``` or <tools> or `{}`.",
+        "<tools>\nNone.\n</tools>",
+    ];
+    for text in texts {
+        let answer = parse(&hermes, text);
+        assert_eq!((answer.text.as_str(), answer.calls.len()), (text, 0));
+    }
+    let constrained = ParserOptions { unmarked_calls: false, ..options() };
+    let answer = parse_with(&hermes, &constrained, CALL_F);
+    assert_eq!((answer.text.as_str(), answer.calls.len()), (CALL_F, 0), "the answer that a schema demands");
 }
 
 #[test]

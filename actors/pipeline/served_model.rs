@@ -159,12 +159,19 @@ impl OutputRules {
         all.filter(|&token| tokenizer.is_special(token)).filter(|token| !is_end(token)).collect()
     }
 
-    /// The parser of an answer to a prompt.
+    /// The parser of an answer to a prompt. `is_free`: the answer has no constraint.
     #[must_use]
-    pub fn parser(&self, parse_reasoning: bool, tools: Option<Arc<[ToolSpec]>>, prompt: &str) -> OutputParser {
+    pub fn parser(
+        &self,
+        parse_reasoning: bool,
+        tools: Option<Arc<[ToolSpec]>>,
+        is_free: bool,
+        prompt: &str,
+    ) -> OutputParser {
         let options = ParserOptions {
             parse_reasoning,
             parse_tool_calls: tools.is_some(),
+            unmarked_calls: is_free,
             tools: tools.unwrap_or_default(),
             prompt_tail: prompt.to_owned(),
         };
@@ -178,7 +185,7 @@ impl OutputRules {
         if prompt.trim_end().ends_with(marks.answer.trim()) {
             return None;
         }
-        let is_open = self.parser(true, None, prompt).is_reasoning();
+        let is_open = self.parser(true, None, true, prompt).is_reasoning();
         let marker = |text: &str| {
             let tokens = tokenizer.encode(text, false, true).unwrap_or_default();
             Marker { text: text.to_owned(), tokens }

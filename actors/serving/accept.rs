@@ -108,7 +108,8 @@ pub(crate) async fn accept(
             request.visible_tokens = rules.visible_tokens.clone();
             request.speculation.prediction = prediction.clone();
             requests.push(request);
-            choices.push(Choice::new(output.parses().then(|| parser(&output, &rules, &prompt.text)), output.shown()));
+            let parser = || parser(&output, &rules, constraint.is_none(), &prompt.text);
+            choices.push(Choice::new(output.parses().then(parser), output.shown()));
         }
     }
     let timeout = options.timeout(limits.request_timeout);
@@ -187,9 +188,9 @@ pub(crate) async fn find_output_rules(model: &Arc<ServedModel>) -> Result<Output
     model.output_rules.get_or_try_init(find).await.cloned()
 }
 
-fn parser(output: &OutputOptions, rules: &OutputRules, prompt: &str) -> OutputParser {
+fn parser(output: &OutputOptions, rules: &OutputRules, is_free: bool, prompt: &str) -> OutputParser {
     let tools = (output.tool_choice != ToolChoice::None).then(|| output.tools.clone());
-    rules.parser(output.parses_reasoning, tools, prompt)
+    rules.parser(output.parses_reasoning, tools, is_free, prompt)
 }
 
 /// Checks what a prompt with media cannot have.

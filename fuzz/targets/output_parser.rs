@@ -39,6 +39,7 @@ fn joined(format: &OutputFormat, prompt_tail: &str, pieces: &[&str]) -> (String,
     let options = ParserOptions {
         parse_reasoning: true,
         parse_tool_calls: true,
+        unmarked_calls: true,
         tools: [ToolSpec { name: "f".to_owned(), parameters, is_strict: false }].into(),
         prompt_tail: prompt_tail.to_owned(),
     };

@@ -180,25 +180,6 @@ fn links_between_documents_resolve() {
     assert_eq!(broken_links("README.md", "[a](docs/nothing.md)"), ["README.md: docs/nothing.md"]);
 }
 
-/// The `curl` commands in code blocks that send a body without saying that it is JSON, which servers refuse.
-fn untyped_bodies(name: &str, text: &str) -> Vec<String> {
-    let blocks = text.split("```").skip(1).step_by(2);
-    let commands = blocks.flat_map(|block| block.split("curl ").skip(1)).map(|rest| rest.split("\n\n").next().unwrap());
-    let sends = |command: &&str| command.contains(" -d ") || command.contains(" --data");
-    let is_untyped = |command: &&str| !command.to_lowercase().contains("content-type: application/json");
-    commands.filter(sends).filter(is_untyped).map(|command| format!("{name}: curl {command}")).collect()
-}
-
-#[test]
-fn commands_that_send_json_say_so() {
-    assert_none("untyped", documents().iter().flat_map(|(name, text)| untyped_bodies(name, text)).collect());
-    let typed = "curl a -H 'content-type: application/json' \\\n  -d '{}'";
-    assert_eq!(
-        untyped_bodies("a.md", &format!("```sh\n{typed}\ncurl b -d '{{}}'\n\ncurl c\n```")),
-        ["a.md: curl b -d '{}'"]
-    );
-}
-
 #[test]
 fn no_package_registry_is_named() {
     // Written apart, so that this file does not name them either.

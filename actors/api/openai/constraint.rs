@@ -8,7 +8,7 @@ use crate::api::fields::{Fields, missing, wrong_type};
 use crate::serving::error::{ApiError, clip};
 use crate::serving::request::ConstraintField;
 
-/// Reads the constraint of a request, of which there may be one.
+/// Reads the constraint of a request, of which there may be one. Several fields may give the same.
 ///
 /// # Errors
 /// [`ApiError::InvalidRequest`] that names the field.
@@ -21,6 +21,8 @@ pub(in crate::api) fn read(fields: &Fields<'_>) -> Result<Option<ConstraintField
     }
     found.extend(grammar(fields)?);
     found.extend(fields.get("json_schema").map(|value| named(fields.path("json_schema"), schema, value)).transpose()?);
+    // Clients of several versions of a server send a constraint under its old and its new name.
+    found.dedup_by(|second, first| second.grammar == first.grammar);
     match found.as_slice() {
         [] | [_] => Ok(found.pop()),
         [first, second, ..] => {
@@ -193,6 +195,8 @@ mod tests {
         assert_eq!(grammar_of(&json!({ "response_format": { "type": "text" }, "grammar": "" })), None);
         let choice = json!({ "structured_outputs": { "choice": ["a", "b"] } });
         assert_eq!(grammar_of(&choice).unwrap().1, Grammar::Choice(vec!["a".into(), "b".into()]));
+        let both = json!({ "structured_outputs": { "grammar": "start: \"a\"" }, "guided_grammar": "start: \"a\"" });
+        assert_eq!(grammar_of(&both).unwrap().0, "structured_outputs.grammar", "the same under two names");
         let tag = json!({ "structures": [], "triggers": [] });
         for body in [
             json!({ "structured_outputs": { "structural_tag": tag } }),

@@ -223,9 +223,9 @@ impl Session {
         let Prompt { tokens, text, media } = self.prompt(&self.conversation, exchange).await?;
         let rules = self.output_rules().await;
         let request = GenerationRequest { media, ..self.request(tokens, &text, &rules) };
+        let parser = rules.parser(self.mode == Mode::Chat, self.tools.callable(), request.constraint.is_none(), &text);
         let permit = self.runtime.try_permit(1)?;
         let mut generation = self.runtime.submit(&permit, request).await?;
-        let parser = rules.parser(self.mode == Mode::Chat, self.tools.callable(), &text);
         Ok(stream(&mut generation, parser, PromptBar::new(self.terminal), write).await?)
     }
 
