@@ -152,6 +152,20 @@ def autoscaling(program):
     assert "cuelight_requests_waiting" in trigger["query"] and trigger["threshold"] == "6", trigger
 
 
+def batches(program):
+    objects = render({"batches": {"enabled": True, "size": "5Gi"}})
+    assert configuration(objects, program)["server"]["batches"] == "/batches"
+    claim = objects["PersistentVolumeClaim"]
+    assert claim["spec"]["resources"]["requests"]["storage"] == "5Gi"
+    volumes = {volume["name"]: volume for volume in pod(objects)["volumes"]}
+    assert volumes["batches"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"], volumes
+    mounts = {mount["name"]: mount["mountPath"] for mount in pod(objects)["containers"][0]["volumeMounts"]}
+    assert mounts["batches"] == "/batches" and set(mounts) == set(volumes), mounts
+    assert objects["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}
+    given = render({"batches": {"enabled": True, "existingClaim": "mine"}})
+    assert "PersistentVolumeClaim" not in given and "mine" in json.dumps(pod(given)["volumes"])
+
+
 def disaggregation(program):
     def flags(role):
         return pod(render({"disaggregation": {"role": role}, "networkPolicy": {"enabled": True}}))["containers"][0]
@@ -172,6 +186,8 @@ def wrong_values():
     refused({"models": []}, "at least one model")
     refused({"modelVolume": {"type": "existingClaim"}}, "modelVolume.existingClaim")
     refused({"modelVolume": {"type": "disk"}}, "modelVolume")
+    refused({"batches": {"enabled": True}, "replicas": 2}, "batches.enabled")
+    refused({"batches": {"enabled": True}, "autoscaling": {"enabled": True}}, "batches.enabled")
     refused({"replica": 2}, "replica")
     refused({"drainSeconds": "60s"}, "drainSeconds")
     refused({"autoscaling": {"enabled": True, "minReplicas": 9}}, "minReplicas")
@@ -181,7 +197,7 @@ def main():
     program = pathlib.Path(sys.argv[1]).resolve()
     linted = helm("lint", "--strict", CHART)
     assert linted.returncode == 0, linted.stdout + linted.stderr
-    for check in (usual, settings, everything, autoscaling, disaggregation):
+    for check in (usual, settings, everything, autoscaling, batches, disaggregation):
         check(program)
     wrong_values()
     print("the Helm chart renders what Kubernetes and the program accept")

@@ -44,6 +44,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $server := dict "host" "0.0.0.0" "port" 8080 "drain_timeout" (printf "%ds" (int .Values.drainSeconds)) -}}
 {{- if .Values.modelsDir }}{{ $_ := set $server "models_dir" (printf "/models/%s" (trimPrefix "/models/" .Values.modelsDir)) }}{{ end -}}
 {{- if .Values.secrets.apiKeys }}{{ $_ := set $server "api_key_file" "/etc/cuelight/secrets/keys" }}{{ end -}}
+{{- if .Values.batches.enabled }}{{ $_ := set $server "batches" "/batches" }}{{ end -}}
 {{- if .Values.kvEvents.enabled }}
 {{- $_ := set $server "kv_events" (printf "tcp://*:%d" (int .Values.kvEvents.port)) -}}
 {{- $_ := set $server "kv_events_replay" (printf "tcp://*:%d" (int .Values.kvEvents.replayPort)) -}}
