@@ -13,7 +13,7 @@ use super::error::{BatchError, RequestError};
 use crate::serving::error::clip;
 
 /// The routes whose answer is one JSON object.
-pub const URLS: [&str; 7] = [
+pub const URLS: [&str; 8] = [
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/responses",
@@ -21,6 +21,7 @@ pub const URLS: [&str; 7] = [
     "/v1/messages",
     "/v1/rerank",
     "/v1/score",
+    "/v1/classify",
 ];
 
 /// Longest id of a request in bytes.
