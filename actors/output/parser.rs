@@ -34,7 +34,7 @@ pub struct OutputParser {
     pub(super) raw: String,
     /// Calls of the section before the one that is read.
     pub(super) calls: usize,
-    /// The section's calls have no markers of the format; this text ends them, if it is not empty.
+    /// The calls that are read have no markers of the format; this text ends them, if it is not empty.
     unmarked: Option<&'static str>,
     pub(super) header: String,
     /// The message's markers stay in the text.
@@ -206,7 +206,8 @@ impl OutputParser {
         match self.mode {
             Mode::Region => {
                 if self.region.kind() == Kind::Text && self.region.is_fresh() && self.may_begin_call(character) {
-                    self.raw = self.region.take_space();
+                    self.unmarked = self.options.reads_unmarked(&self.format).then_some("");
+                    (self.raw, self.calls) = (self.region.take_space(), 0);
                     return self.begin_call(character, true);
                 }
                 let holds = !self.current_marks().is_empty();
@@ -218,13 +219,10 @@ impl OutputParser {
     }
 
     /// Whether a call without a marker may begin with a character, which is the first of a text.
-    fn may_begin_call(&mut self, character: char) -> bool {
-        if character == '{' && self.options.reads_unmarked(&self.format) {
-            (self.unmarked, self.calls) = (Some(""), 0);
-            return true;
-        }
+    fn may_begin_call(&self, character: char) -> bool {
         let bare = self.format.tools.as_ref().and_then(|tools| tools.bare);
-        self.options.parse_tool_calls && bare == Some(character)
+        let is_bare = self.options.parse_tool_calls && bare == Some(character);
+        is_bare || (character == '{' && self.options.reads_unmarked(&self.format))
     }
 
     fn marker_in_region(&mut self, kind: Mark, marker: &str) {
