@@ -50,7 +50,8 @@ pub enum LogitsWanted {
     Hidden(HiddenRows),
 }
 
-/// The rows whose hidden values are returned: those after the last norm, from which embeddings are made.
+/// The rows whose hidden values are returned: those after the last norm, from which embeddings are made, or what the model returns
+/// in their place: the logits of classes, or [the weights of attention](crate::embedding::AttentionShape) to the rows of an encoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HiddenRows {
     /// The first row.
