@@ -211,6 +211,33 @@ fn check_alignment(tower: &TowerOptions, model: &LoadOptions, gate: f32, is_exac
     }
 }
 
+/// What a directory with these alignment heads returns, or why it is refused.
+fn attention_with(alignment_heads: serde_json::Value) -> Result<Option<AttentionShape>, String> {
+    let copy = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(directory()).unwrap().map(|file| file.unwrap()) {
+        std::fs::copy(file.path(), copy.path().join(file.file_name())).unwrap();
+    }
+    let path = copy.path().join("generation_config.json");
+    let mut generation: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    generation["alignment_heads"] = alignment_heads;
+    std::fs::write(&path, generation.to_string()).unwrap();
+    let options = LoadOptions { takes_embeddings: true, ..LoadOptions::new(copy.path()) };
+    load::plan(&options).map(|plan| plan.card().embedding.attention).map_err(|error| error.to_string())
+}
+
+#[test]
+fn without_stated_heads_those_of_the_last_half_of_the_layers_are_used_and_others_are_refused() {
+    use serde_json::json;
+    for nothing in [json!(null), json!([])] {
+        assert_eq!(attention_with(nothing), Ok(Some(AttentionShape { heads: 4, frames: 48 })));
+    }
+    assert_eq!(attention_with(json!([[0, 3]])), Ok(Some(AttentionShape { heads: 1, frames: 48 })));
+    for wrong in [json!([[2, 0]]), json!([[0, 4]]), json!([[0]]), json!([0, 1]), json!([[0, -1]]), json!("all")] {
+        let error = attention_with(wrong.clone()).unwrap_err();
+        assert!(error.contains("alignment_heads"), "{wrong}: {error}");
+    }
+}
+
 #[test]
 fn tokens_are_spoken_when_transformers_says_on_every_kernel() {
     for kernel in Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported()) {

@@ -195,7 +195,7 @@ fn limit_start(words: &mut [Word], start: f64, usual: f64) {
 fn limit_end(words: &mut [Word], end: f64, usual: f64) -> f64 {
     let Some(last) = words.last_mut() else { return end };
     if end > last.start && end + BEYOND_SEGMENT < last.end {
-        last.end = (last.start + usual).max(end);
+        last.end = (last.start + usual).max(end).min(last.end);
         return end;
     }
     last.end
@@ -241,8 +241,8 @@ mod tests {
             .iter()
             .map(|segment| segment.words.iter().map(|word| (&*word.text, word.start, word.end)).collect())
             .collect();
-        // Punctuation gives its time to no word. The bracket after a space is a word of two tokens.
-        assert_eq!(found, [vec![("ab", 0.0, 0.3), ("(c).", 0.3, 0.4)], vec![("d", 0.8, 1.0)]]);
+        // A space, brackets and a full stop give their time to no word.
+        assert_eq!(found, [vec![("ab", 0.0, 0.3), ("(c).", 0.4, 0.6)], vec![("d", 0.8, 1.0)]]);
     }
 
     #[test]
@@ -270,10 +270,10 @@ mod tests {
     #[test]
     fn a_pause_belongs_to_no_word_and_times_increase() {
         let mut end = SpeechEnd::default();
-        let mut first = segment(2.8, 3.6, &[("one", 0.5, 3.0), ("two", 3.0, 5.0)]);
+        let mut first = segment(2.8, 4.45, &[("one", 0.5, 3.0), ("two", 3.0, 5.0)]);
         end.limit(&mut first, 0.3);
         // Both words are longer than twice the usual time, and the last one ends with its segment.
-        assert_eq!(first, segment(2.8, 3.6, &[("one", 3.8, 4.4), ("two", 4.4, 4.7)]));
+        assert_eq!(first, segment(2.8, 4.45, &[("one", 3.8, 4.4), ("two", 4.4, 4.7)]));
         let mut second = segment(4.0, 5.0, &[("three", 4.5, 4.9), ("four", 4.8, 5.0)]);
         end.limit(&mut second, 0.3);
         assert_eq!(second, segment(4.0, 5.0, &[("three", 4.7, 4.9), ("four", 4.9, 5.0)]));
