@@ -29,8 +29,8 @@ pub struct AttentionWeights {
 }
 
 impl AttentionWeights {
-    /// The weights of `heads` of an attention with `n_heads` heads, which reads the keys of `kv` in a layer of the cache, for this many
-    /// positions.
+    /// The weights of `heads` of an attention with `n_heads` heads, which reads the keys of `kv` in a layer of the cache, for this
+    /// many positions.
     ///
     /// # Errors
     /// [`ShapeError`] when there is no such head or no position, a head is too long, or KV heads do not divide the heads.
@@ -272,7 +272,8 @@ pub fn cases() -> Vec<Case> {
     KvType::ALL.iter().flat_map(of_type).collect()
 }
 
-/// Two sequences whose rows are stored in one step, in which the last two rows of the first and the last of the second are requested.
+/// Two sequences whose rows are stored in one step, in which the last two rows of the first and the last of the second are
+/// requested.
 fn case(op: AttentionWeights, kv_type: KvType) -> Case {
     let (rows, kv) = (op.positions + 2, op.kv);
     let blocks = rows.div_ceil(BLOCK_TOKENS);

@@ -1,5 +1,5 @@
-//! Embeddings: one vector for a text, made from the hidden values of its tokens. That of a reranker is how well two texts match, and
-//! that of a model with an encoder how its tokens attend to the rows of the encoder.
+//! Embeddings: one vector for a text, made from the hidden values of its tokens. That of a reranker is how well two texts match,
+//! and that of a model with an encoder how its tokens attend to the rows of the encoder.
 
 use std::fmt;
 

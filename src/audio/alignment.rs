@@ -13,10 +13,10 @@ const MEDIAN_WIDTH: usize = 7;
 /// The frame at which a model begins to attend to the audio of each of these positions. At a position it hears the token that comes
 /// next.
 ///
-/// `weights` is [positions, heads, frames], with the heads and frames of `shape`, and the first `frames` of these count. The weights of
-/// a head at a position are scaled to a sum of 1, those of a frame to a mean of 0 and a variance of 1 over all positions, and then
-/// smoothed over neighbouring frames. Along the mean of all heads runs the path of dynamic time warping. Without such positions there
-/// are no frames.
+/// `weights` is [positions, heads, frames], with the heads and frames of `shape`, and the first `frames` of these count. The
+/// weights of a head at a position are scaled to a sum of 1, those of a frame to a mean of 0 and a variance of 1 over all
+/// positions, and then smoothed over neighbouring frames. Along the mean of all heads runs the path of dynamic time warping.
+/// Without such positions there are no frames.
 #[must_use]
 pub fn token_frames(weights: &[f32], shape: AttentionShape, positions: Range<usize>, frames: usize) -> Vec<usize> {
     let frames = frames.clamp(1, shape.frames.max(1));
@@ -64,8 +64,8 @@ fn normalize_columns(values: &mut [f64], columns: usize) {
     }
 }
 
-/// The median of each value and its neighbours, of which there are as many on both sides. Beyond its ends the row is mirrored, without
-/// the values at the ends. A row without neighbours for this stays as it is.
+/// The median of each value and its neighbours, of which there are as many on both sides. Beyond its ends the row is mirrored,
+/// without the values at the ends. A row without neighbours for this stays as it is.
 #[must_use]
 pub fn median_filtered(row: &[f64]) -> Vec<f64> {
     const REACH: usize = MEDIAN_WIDTH / 2;
@@ -93,8 +93,8 @@ enum Move {
     NextColumn,
 }
 
-/// The path of least cost from the first to the last cell of a matrix with this many columns, as rows and columns. Each step goes to the
-/// next row, the next column, or both.
+/// The path of least cost from the first to the last cell of a matrix with this many columns, as rows and columns. Each step goes
+/// to the next row, the next column, or both.
 #[must_use]
 pub fn warp(costs: &[f64], columns: usize) -> VecDeque<(usize, usize)> {
     let mut moves = Vec::with_capacity(costs.len());

@@ -191,8 +191,8 @@ impl Sequence {
         !self.paused && self.in_flight == 0
     }
 
-    /// Whether what is computed for it may serve later sequences. If hidden values are needed of all rows, nothing of the text is found
-    /// in the cache or kept there.
+    /// Whether what is computed for it may serve later sequences. If hidden values are needed of all rows, nothing of the text is
+    /// found in the cache or kept there.
     pub fn is_kept(&self) -> bool {
         self.hidden.is_none() || self.hidden_from > 0
     }

@@ -35,7 +35,8 @@ pub(crate) struct AlignmentRequest {
     pub priority: i32,
 }
 
-/// When each token of the words starts, in seconds from the start of the window, and when the last one ends. `memory` is held until then.
+/// When each token of the words starts, in seconds from the start of the window, and when the last one ends. `memory` is held until
+/// then.
 ///
 /// # Errors
 /// [`ApiError`] when the model returns no weights of attention, and what fails a generation.

@@ -34,7 +34,8 @@ impl Timed {
     }
 }
 
-/// Gives the segments of a window their words. `starts` is when each of their tokens starts, in seconds, and when the last one ends.
+/// Gives the segments of a window their words. `starts` is when each of their tokens starts, in seconds, and when the last one
+/// ends.
 pub(crate) fn set(heard: &mut Heard, starts: &[f64], tokenizer: &Tokenizer) {
     let tokens: Vec<_> = heard.segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
     let groups = words::of(&tokens, tokenizer, heard.language.as_deref());

@@ -39,8 +39,8 @@ pub(super) fn describe(config: &mut Config) -> Result<(), HuggingFaceError> {
     Ok(())
 }
 
-/// Adds the heads that attend to the encoder where a token is spoken: `alignment_heads` of `generation_config.json`, pairs of a layer
-/// of the decoder and a head.
+/// Adds the heads that attend to the encoder where a token is spoken: `alignment_heads` of `generation_config.json`, pairs of a
+/// layer of the decoder and a head.
 ///
 /// # Errors
 /// [`HuggingFaceError`] when a layer or head is not a number.

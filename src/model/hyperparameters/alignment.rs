@@ -7,8 +7,8 @@ use crate::model::error::ModelError;
 use crate::model::layer::Heads;
 
 impl Keys<'_> {
-    /// The heads of each layer whose weights tell when tokens are spoken: those that the file names, or without a key all heads of the
-    /// last half of the layers that attend to an encoder, as in Whisper's own program.
+    /// The heads of each layer whose weights tell when tokens are spoken: those that the file names, or without a key all heads of
+    /// the last half of the layers that attend to an encoder, as in Whisper's own program.
     pub(super) fn alignment_heads(
         &self,
         heads: &[Heads],
