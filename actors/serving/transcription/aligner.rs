@@ -60,7 +60,10 @@ pub(crate) async fn token_starts(
     let mut prompt = chat.tokens(&run.model, parts).await?;
     let media = media::prompt_media(&prompt, &encoded, &run.model);
     let end = run.model.tokenizer.end_of_generation().first().ok_or(ApiError::Internal)?;
-    prompt.tokens.extend(before.iter().chain(&words).chain([end]));
+    prompt.tokens.extend(before.iter().chain(&words));
+    // Words that fill the context leave no place for the end.
+    let has_end = prompt.tokens.len() < run.model.limits.context_tokens;
+    prompt.tokens.extend(has_end.then_some(end));
     // The weights are those of the start, the tokens before the words, the words and the end.
     let of_words = before.len()..before.len() + words.len() + 1;
     memory.grow((of_words.end + 1) * shape.frames * (shape.heads * size_of::<f32>() + 4 * size_of::<f64>()))?;

@@ -33,7 +33,7 @@ impl Asked {
         let format = Format::read(fields)?;
         Ok(Asked {
             model: fields.string("model")?.map(str::to_owned),
-            granularity: Granularity::read(fields, format, task, options.stream.is_some())?,
+            granularity: Granularity::read(fields, format == Format::VerboseJson, task, options.stream.is_some())?,
             options,
             format,
             request: TranscriptionRequest { audio: Vec::new(), language, before, task },

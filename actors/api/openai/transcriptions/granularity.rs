@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-use super::format::Format;
 use crate::api::fields::{Fields, wrong_type};
 use crate::serving::error::{ApiError, clip};
 use crate::serving::transcription::task::Task;
@@ -21,25 +20,25 @@ impl Granularity {
     /// Without a field, segments have times.
     const DEFAULT: Granularity = Granularity { segments: true, words: false };
 
-    /// Reads the field.
+    /// Reads the field. `is_verbose` says that the form is an object with times.
     ///
     /// # Errors
     /// [`ApiError`] for other values, and for words where they have no times.
-    pub fn read(fields: &Fields<'_>, format: Format, task: Task, is_streamed: bool) -> Result<Self, ApiError> {
+    pub fn read(fields: &Fields<'_>, is_verbose: bool, task: Task, is_streamed: bool) -> Result<Self, ApiError> {
         let Some(name) = FIELDS.into_iter().find(|name| fields.get(name).is_some()) else { return Ok(Self::DEFAULT) };
         let found = Self::of(fields.get(name).unwrap_or(&Value::Null), name)?;
         let refuse = |message: &str| {
             let message = format!("`{name}` \"word\" {message}");
             Err(ApiError::Unsupported { param: name.to_owned(), message })
         };
-        match (format, task) {
+        match (is_verbose, task) {
             _ if !found.words => Ok(found),
             (_, Task::Translate) => {
                 refuse("is not supported: the words of a translation are not those that are spoken")
             }
             _ if is_streamed => refuse("is not supported in a stream, whose events have no times; leave `stream` out"),
-            (Format::VerboseJson, _) => Ok(found),
-            _ => refuse("needs `response_format` \"verbose_json\""),
+            (true, _) => Ok(found),
+            (false, _) => refuse("needs `response_format` \"verbose_json\""),
         }
     }
 
@@ -67,16 +66,16 @@ mod tests {
 
     use super::*;
 
-    fn read(value: Value, format: Format, task: Task, is_streamed: bool) -> Result<(bool, bool), String> {
+    fn read(value: Value, is_verbose: bool, task: Task, is_streamed: bool) -> Result<(bool, bool), String> {
         let body = json!({ "timestamp_granularities[]": value });
         let fields = Fields::of_body(&body).expect("an object");
-        let found = Granularity::read(&fields, format, task, is_streamed).map_err(|error| error.to_string())?;
+        let found = Granularity::read(&fields, is_verbose, task, is_streamed).map_err(|error| error.to_string())?;
         Ok((found.segments, found.words))
     }
 
     #[test]
     fn segments_words_or_both_have_times() {
-        let verbose = |value| read(value, Format::VerboseJson, Task::Transcribe, false);
+        let verbose = |value| read(value, true, Task::Transcribe, false);
         assert_eq!(verbose(Value::Null), Ok((true, false)));
         assert_eq!(verbose(json!([])), Ok((true, false)));
         assert_eq!(verbose(json!(["word"])), Ok((false, true)));
@@ -88,15 +87,14 @@ mod tests {
 
     #[test]
     fn words_need_the_form_with_times_and_a_transcript() {
-        for (format, task, is_streamed, reason) in [
-            (Format::Json, Task::Transcribe, false, "needs `response_format` \"verbose_json\""),
-            (Format::Srt, Task::Transcribe, false, "needs `response_format` \"verbose_json\""),
-            (Format::VerboseJson, Task::Translate, false, "translation"),
-            (Format::VerboseJson, Task::Transcribe, true, "stream"),
+        for (is_verbose, task, is_streamed, reason) in [
+            (false, Task::Transcribe, false, "needs `response_format` \"verbose_json\""),
+            (true, Task::Translate, false, "translation"),
+            (true, Task::Transcribe, true, "stream"),
         ] {
-            let error = read(json!(["word"]), format, task, is_streamed).expect_err("it is refused");
+            let error = read(json!(["word"]), is_verbose, task, is_streamed).expect_err("it is refused");
             assert!(error.contains(reason), "{error}");
-            assert_eq!(read(json!(["segment"]), format, task, is_streamed), Ok((true, false)));
+            assert_eq!(read(json!(["segment"]), is_verbose, task, is_streamed), Ok((true, false)));
         }
     }
 }
