@@ -53,6 +53,7 @@ pub mod weight;
 pub mod activate;
 pub mod add;
 pub mod attention;
+pub mod attention_weights;
 pub mod canvas_rows;
 pub mod causal_conv;
 pub mod clamp;

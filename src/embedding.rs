@@ -1,4 +1,5 @@
-//! Embeddings: one vector for a text, made from the hidden values of its tokens. That of a reranker is how well two texts match.
+//! Embeddings: one vector for a text, made from the hidden values of its tokens. That of a reranker is how well two texts match,
+//! and that of a model with an encoder how its tokens attend to the rows of the encoder.
 
 use std::fmt;
 
@@ -16,6 +17,11 @@ pub enum Pooling {
     First,
     /// Those of the last token.
     Last,
+    /// Those of each token, one after the other.
+    Each {
+        /// The position of the first of these tokens. Tokens before it have no hidden values.
+        from: usize,
+    },
 }
 
 impl Pooling {
@@ -23,9 +29,18 @@ impl Pooling {
     #[must_use]
     pub fn rows(self) -> HiddenRows {
         match self {
-            Pooling::Mean => HiddenRows::All,
+            Pooling::Mean | Pooling::Each { .. } => HiddenRows::All,
             Pooling::First => HiddenRows::First,
             Pooling::Last => HiddenRows::Last,
+        }
+    }
+
+    /// The position of the first token that may have hidden values.
+    #[must_use]
+    pub fn first_position(self) -> usize {
+        match self {
+            Pooling::Each { from } => from,
+            Pooling::Mean | Pooling::First | Pooling::Last => 0,
         }
     }
 }
@@ -36,6 +51,7 @@ impl fmt::Display for Pooling {
             Pooling::Mean => "mean",
             Pooling::First => "first token",
             Pooling::Last => "last token",
+            Pooling::Each { .. } => "each token",
         })
     }
 }
@@ -53,23 +69,49 @@ pub struct EmbeddingSpec {
     pub relevance: Option<Relevance>,
     /// How the values become the scores of classes, if they are logits of classes.
     pub classes: Option<ClassScores>,
+    /// What the hidden values of a token are, if they are weights of attention. Then there are no embeddings.
+    pub attention: Option<AttentionShape>,
+}
+
+/// The weights of attention of a token: [heads, frames].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttentionShape {
+    /// The heads that attend to the rows of the encoder where the token is spoken.
+    pub heads: usize,
+    /// The rows of the encoder. The weights of a head add up to 1.
+    pub frames: usize,
+}
+
+impl AttentionShape {
+    /// Weights of a token.
+    #[must_use]
+    pub fn values(self) -> usize {
+        self.heads * self.frames
+    }
 }
 
 impl EmbeddingSpec {
     /// Vectors of `width` values; `is_only` says that the model makes nothing else.
     #[must_use]
     pub fn of_vectors(pooling: Pooling, width: usize, is_only: bool) -> Self {
-        EmbeddingSpec { pooling, width, is_only, relevance: None, classes: None }
+        EmbeddingSpec { pooling, width, is_only, relevance: None, classes: None, attention: None }
     }
 
     /// What the values are for. A reranker may tell classes as well.
     #[must_use]
     pub fn product(&self) -> Product {
-        match (self.relevance, self.classes) {
-            (Some(_), _) => Product::Relevance,
-            (None, Some(_)) => Product::Classes,
-            (None, None) => Product::Vectors,
+        match (self.relevance, self.classes, self.attention) {
+            (Some(_), ..) => Product::Relevance,
+            (None, Some(_), _) => Product::Classes,
+            (None, None, Some(_)) => Product::Alignment,
+            (None, None, None) => Product::Vectors,
         }
+    }
+
+    /// Hidden values of a token that leave the engine.
+    #[must_use]
+    pub fn hidden_width(&self) -> usize {
+        self.attention.map_or(self.width, AttentionShape::values)
     }
 }
 
@@ -82,6 +124,8 @@ pub enum Product {
     Relevance,
     /// The scores of classes.
     Classes,
+    /// When its tokens are spoken.
+    Alignment,
 }
 
 /// How the logits of classes become scores.
@@ -159,13 +203,20 @@ pub struct Pooler {
     /// Tokens whose values are known, or of which none is needed.
     known: usize,
     sums: Vec<f64>,
+    /// The values of each token, where these are not summed.
+    rows: Vec<f32>,
 }
 
 impl Pooler {
     /// A pooler for a text of `tokens` tokens, at least one.
     #[must_use]
     pub fn new(pooling: Pooling, tokens: usize) -> Self {
-        Pooler { pooling, tokens, known: if pooling == Pooling::Last { tokens - 1 } else { 0 }, sums: Vec::new() }
+        let known = match pooling {
+            Pooling::Mean | Pooling::First => 0,
+            Pooling::Last => tokens - 1,
+            Pooling::Each { from } => from.min(tokens),
+        };
+        Pooler { pooling, tokens, known, sums: Vec::new(), rows: Vec::new() }
     }
 
     /// Adds rows of `width` values, the first of which is that of the token at `position`. Tokens that are known or not needed
@@ -173,20 +224,31 @@ impl Pooler {
     pub fn add(&mut self, position: usize, rows: &[f32], width: usize) {
         for (row, position) in rows.chunks_exact(width.max(1)).zip(position..) {
             if position == self.known && !self.is_complete() {
-                self.sums.resize(width, 0.0);
-                self.sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(*value));
+                self.add_row(row);
                 self.known += 1;
             }
         }
+    }
+
+    fn add_row(&mut self, row: &[f32]) {
+        if matches!(self.pooling, Pooling::Each { .. }) {
+            self.rows.extend_from_slice(row);
+            return;
+        }
+        self.sums.resize(row.len(), 0.0);
+        self.sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(*value));
     }
 
     fn is_complete(&self) -> bool {
         self.known == if self.pooling == Pooling::First { 1 } else { self.tokens }
     }
 
-    /// The vector, not normalized; `None` while values are missing.
+    /// The vector, not normalized; `None` while values are missing. Of each token its values are returned only once.
     #[must_use]
-    pub fn pooled(&self) -> Option<Vec<f32>> {
+    pub fn pooled(&mut self) -> Option<Vec<f32>> {
+        if matches!(self.pooling, Pooling::Each { .. }) {
+            return self.is_complete().then(|| std::mem::take(&mut self.rows));
+        }
         let count = if self.pooling == Pooling::Mean { self.tokens } else { 1 } as f64;
         self.is_complete().then(|| self.sums.iter().map(|sum| (sum / count) as f32).collect())
     }
@@ -225,6 +287,9 @@ mod tests {
         assert_eq!(pooled(Pooling::Mean, &rows, &[3]), Some(vec![4.0, 2.0]));
         assert_eq!(pooled(Pooling::First, &rows, &[3]), Some(vec![1.0, 2.0]));
         assert_eq!(pooled(Pooling::Last, &rows, &[3]), Some(vec![8.0, -1.0]));
+        let each = Pooling::Each { from: 1 };
+        assert_eq!(pooled(each, &rows, &[1, 2]), Some(vec![3.0, 5.0, 8.0, -1.0]));
+        assert_eq!(pooled(each, &rows, &[2]), None);
         assert_eq!(pooled(Pooling::Mean, &rows, &[2]), None, "a token is missing");
         assert_eq!(pooled(Pooling::Last, &rows, &[2]), None);
     }

@@ -50,7 +50,9 @@ pub enum LogitsWanted {
     Hidden(HiddenRows),
 }
 
-/// The rows whose hidden values are returned: those after the last norm, from which embeddings are made.
+/// The rows whose hidden values are returned: those after the last norm, from which embeddings are made, or what the model returns
+/// in their place: the logits of classes, or [the weights of attention](crate::embedding::AttentionShape) to the rows of an
+/// encoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HiddenRows {
     /// The first row.
@@ -463,8 +465,8 @@ pub struct EmbeddingLimits {
     pub width: usize,
     /// How many of the first layers add values of their own to the rows that leave them (Qwen3-VL's "DeepStack").
     pub deep_layers: usize,
-    /// The rows of an encoder with which every sequence starts, and the only ones with given embeddings; 0 for a model that does not
-    /// need any.
+    /// The rows of an encoder with which every sequence starts, and the only ones with given embeddings; 0 for a model that does
+    /// not need any.
     pub leading_rows: usize,
 }
 

@@ -122,6 +122,53 @@ async fn times_are_those_of_the_recording() {
     assert!(vtt.starts_with("WEBVTT\n\n00:00:0"), "{vtt}");
 }
 
+const WORDS: [(&str, &str); 4] = [
+    ("response_format", "verbose_json"),
+    ("language", "en"),
+    ("timestamp_granularities[]", "segment"),
+    ("timestamp_granularities[]", "word"),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn words_have_times_that_increase_over_all_windows() {
+    let server = start().await;
+    let samples = 2 * WINDOW + 9000;
+    let without = object(&server, samples, &WORDS[..2]).await;
+    assert_eq!(without.get("words"), None);
+    let windows = server.metric("cuelight_audio_windows_encoded_total").await;
+    let both = object(&server, samples, &WORDS).await;
+    assert_eq!(server.metric("cuelight_audio_windows_encoded_total").await, windows, "the rows are known");
+    for same in ["segments", "text", "usage"] {
+        assert_eq!(both[same], without[same]);
+    }
+    let words = both["words"].as_array().unwrap();
+    let number = |word: &Value, name: &str| word[name].as_f64().unwrap();
+    let mut before = 0.0;
+    for word in words {
+        assert!(number(word, "start") >= before && number(word, "end") >= number(word, "start"), "{words:?}");
+        before = number(word, "end");
+    }
+    assert!(words.len() > 2 && before <= samples as f64 / 16_000.0, "{words:?}");
+    assert!(before > 2.0 * WINDOW as f64 / 16_000.0 * 0.8, "the last words are in the last window: {words:?}");
+    let letters = |text: &str| text.split_whitespace().collect::<String>();
+    let joined: String = words.iter().map(|word| word["word"].as_str().unwrap()).collect();
+    assert_eq!(letters(&joined), letters(both["text"].as_str().unwrap()));
+    let only = object(&server, samples, &[&WORDS[..2], &WORDS[3..]].concat()).await;
+    assert_eq!((&only["words"], only.get("segments")), (&both["words"], None));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn words_have_the_same_times_next_to_others_and_in_small_chunks() {
+    let server = start().await;
+    let alone = object(&server, 2 * WINDOW, &WORDS).await;
+    let others = [9000, 2 * WINDOW, 11_000, 2 * WINDOW].map(|samples| object(&server, samples, &WORDS));
+    let [_, second, _, last] = futures_util::future::join_all(others).await.try_into().unwrap();
+    assert_eq!((&second, &last), (&alone, &alone));
+    let flags = ["--alias", "whisper", "--kv-type", "f32", "--prefill-chunk", "5", "--no-prefix-cache"];
+    let chunked = ServerProcess::start_model(&folder().join("directory"), &flags).await;
+    assert_eq!(object(&chunked, 2 * WINDOW, &WORDS).await, alone);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_language_is_found_or_given_and_another_one_is_refused() {
     let server = start().await;
@@ -130,11 +177,16 @@ async fn the_language_is_found_or_given_and_another_one_is_refused() {
     for (fields, named) in [
         (&[("language", "fr")][..], "it knows en, zh, de"),
         (&[("response_format", "diarized_json")], "verbose_json, srt, vtt"),
-        (&[("timestamp_granularities[]", "word")], "timestamp_granularities[]"),
+        (&[("timestamp_granularities[]", "word")], "verbose_json"),
+        (&[("timestamp_granularities[]", "letter")], "\\\"segment\\\" or \\\"word\\\", not letter"),
+        (&[("response_format", "verbose_json"), ("timestamp_granularities[]", "word"), ("stream", "true")], "stream"),
     ] {
         let (status, message) = post(&server, "transcriptions", &recording(9000), fields).await;
         assert!(status == 400 && message.contains(named), "{message}");
     }
+    let words = [("response_format", "verbose_json"), ("timestamp_granularities[]", "word")];
+    let (status, message) = post(&server, "translations", &recording(9000), &words).await;
+    assert!(status == 400 && message.contains("the words of a translation"), "{message}");
     let (status, translated) =
         post(&server, "translations", &recording(9000), &[("response_format", "verbose_json")]).await;
     assert!(status == 200 && translated.contains("\"translate\""), "{translated}");
@@ -211,9 +263,16 @@ fn files_are_transcribed_in_the_terminal() {
     for name in ["long.srt", "short.srt"] {
         assert!(std::fs::read_to_string(folder.join(name)).unwrap().starts_with("1\n00:00:0"), "{log}");
     }
-    for (more, named) in
-        [(&["/no/such.wav"][..], "/no/such.wav"), (&[&short, "--language", "fr"], "it knows en, zh, de")]
-    {
+    let (is_done, subtitles, log) = transcribe(&[&short, "--format", "srt", "--words"]);
+    let (_, object, _) = transcribe(&[&short, "--format", "json", "--words"]);
+    let words: Value = serde_json::from_str(&object).unwrap();
+    let words = words["words"].as_array().unwrap().len();
+    assert!(is_done && words > 1 && subtitles.matches(" --> ").count() == words, "{log}");
+    for (more, named) in [
+        (&["/no/such.wav"][..], "/no/such.wav"),
+        (&[&short, "--language", "fr"], "it knows en, zh, de"),
+        (&[&short, "--words"], "--format json, srt or vtt"),
+    ] {
         let (is_done, _, log) = transcribe(more);
         assert!(!is_done && log.contains(named), "{log}");
     }
@@ -225,9 +284,16 @@ async fn a_real_model_writes_what_is_said() {
     let models = std::env::var_os("CUELIGHT_TEST_MODELS").expect("CUELIGHT_TEST_MODELS names the folder of models");
     let server = ServerProcess::start_model(&PathBuf::from(models).join("whisper-base"), &[]).await;
     let speech = std::fs::read(folder().join("harbour.ogg")).unwrap();
-    let (status, text) = post(&server, "transcriptions", &speech, &[("response_format", "verbose_json")]).await;
+    let (status, text) = post(&server, "transcriptions", &speech, &[WORDS[0], WORDS[2], WORDS[3]]).await;
     let heard: Value = serde_json::from_str(&text).unwrap();
     println!("{status} {heard}");
+    let spoken = |word: &Value| (word["word"].as_str().unwrap().to_lowercase(), word["start"].as_f64().unwrap());
+    let spoken: Vec<(String, f64)> = heard["words"].as_array().unwrap().iter().map(spoken).collect();
+    // Found with Whisper's own method in Python.
+    for (word, start) in [("quiet", 0.86), ("storm", 1.84), ("fishermen", 2.74), ("tied", 3.14)] {
+        let found = spoken.iter().find(|(found, _)| found.starts_with(word)).unwrap();
+        assert!((found.1 - start).abs() <= 0.06, "{found:?} instead of {start}");
+    }
     let words: String = heard["text"].as_str().unwrap().to_lowercase();
     let words: Vec<&str> =
         words.split(|letter: char| !letter.is_alphabetic()).filter(|word| !word.is_empty()).collect();

@@ -116,7 +116,8 @@ def main(source: Path, out: Path) -> None:
     )  # fmt: skip
     write(out / "model.safetensors", tensors)
     (out / "config.json").write_text(json.dumps(config))
-    (out / "generation_config.json").write_text(json.dumps(dict(eos_token_id=end, suppress_tokens=settings["suppress_ids"])))
+    generation = dict(eos_token_id=end, suppress_tokens=settings["suppress_ids"], alignment_heads=settings.get("alignment_heads"))
+    (out / "generation_config.json").write_text(json.dumps(generation))
     shutil.copy(source / "tokenizer.json", out)
 
 

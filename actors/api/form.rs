@@ -15,7 +15,8 @@ use crate::serving::error::{ApiError, clip};
 
 /// A form.
 pub(super) struct FormBody {
-    /// An object with the fields: numbers, booleans and `null` as such, all others as texts.
+    /// An object with the fields: numbers, booleans and `null` as such, all others as texts. A field whose name ends with `[]` is a
+    /// list of all that were sent.
     pub value: Value,
     /// The file of the field `file`.
     pub file: Option<Vec<u8>>,
@@ -62,8 +63,12 @@ async fn parse(bytes: Vec<u8>, boundary: String) -> Result<(Value, Option<Vec<u8
             file = Some(field.bytes().await.map_err(invalid)?.to_vec());
             continue;
         }
-        let value = field.text().await.map_err(invalid)?;
-        fields.insert(name, typed(value));
+        let value = typed(field.text().await.map_err(invalid)?);
+        match fields.get_mut(&name) {
+            Some(Value::Array(list)) if name.ends_with("[]") => list.push(value),
+            _ if name.ends_with("[]") => _ = fields.insert(name, json!([value])),
+            _ => _ = fields.insert(name, value),
+        }
     }
     Ok((Value::Object(fields), file))
 }
@@ -90,10 +95,13 @@ mod tests {
             part("name=\"temperature\"", "0.5"),
             part("name=\"stream\"", "true"),
             part("name=\"prompt\"", "[1]"),
+            part("name=\"kinds[]\"", "word"),
+            part("name=\"kinds[]\"", "7"),
             "--x--\r\n".to_owned(),
         ];
         let (value, file) = parse(form.concat().into_bytes(), "x".to_owned()).await.unwrap();
-        assert_eq!(value, json!({ "temperature": 0.5, "stream": true, "prompt": "[1]" }));
+        let kinds = json!(["word", 7]);
+        assert_eq!(value, json!({ "temperature": 0.5, "stream": true, "prompt": "[1]", "kinds[]": kinds }));
         assert_eq!(file.as_deref(), Some(&b"RIFF"[..]));
         let cut = form.concat().as_bytes()[..60].to_vec();
         assert!(parse(cut, "x".to_owned()).await.is_err());

@@ -140,6 +140,7 @@ fn describe_openai(server: &Server, info: &ModelInfo, id: &str) -> Value {
                 Product::Vectors => "embedding",
                 Product::Relevance => "rerank",
                 Product::Classes => "classify",
+                Product::Alignment => "text",
             };
             described["architecture"]["output_modalities"] = json!([makes]);
         }

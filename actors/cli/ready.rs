@@ -62,8 +62,8 @@ impl UseOfModel {
             (Product::Relevance, _) => UseOfModel::Reranking,
             (Product::Classes, _) => UseOfModel::Classification,
             (Product::Vectors, _) if model.card.embedding.is_only => UseOfModel::Embeddings,
-            (Product::Vectors, Some(_)) => UseOfModel::Chat,
-            (Product::Vectors, None) => UseOfModel::Text,
+            (Product::Vectors | Product::Alignment, Some(_)) => UseOfModel::Chat,
+            (Product::Vectors | Product::Alignment, None) => UseOfModel::Text,
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::api::ServerOptions;
 use crate::config::Given;
 use crate::config::flags::{Flags, ModelFlags};
 use crate::serving::media_limits::MediaLimits;
+use crate::serving::transcription::subtitles::{self, Cue};
 
 /// The form of a transcript.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -43,6 +44,7 @@ Examples:
   cuelight transcribe ./whisper-base talk.mp3
   cuelight transcribe openai/whisper-large-v3-turbo talk.mp3 --format srt
   cuelight transcribe ./whisper-base *.wav --format vtt --output subtitles
+  cuelight transcribe ./whisper-base talk.mp3 --format json --words
 
 Times need a model of the family Whisper. Another model with an audio encoder writes text.")]
 pub struct Args {
@@ -54,6 +56,9 @@ pub struct Args {
     /// The form of the transcript.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
+    /// Give each word its time: in the list `words` of JSON, or a subtitle for each.
+    #[arg(long, conflicts_with = "translate")]
+    words: bool,
     /// The language that is spoken, such as en or German; without it, the model finds it.
     #[arg(long, value_name = "LANGUAGE")]
     language: Option<String>,
@@ -97,9 +102,16 @@ impl Args {
         self.flags.given()
     }
 
+    /// The form of the answers of which transcripts are made.
+    fn answer_format(&self) -> Format {
+        if self.words { Format::Json } else { self.format }
+    }
+
     /// The fields of a request.
     fn fields(&self, is_streamed: bool) -> Vec<(&'static str, &str)> {
-        let mut fields = vec![("response_format", self.format.field())];
+        let mut fields = vec![("response_format", self.answer_format().field())];
+        let granularities = ["segment", "word"].into_iter().take(if self.words { 2 } else { 0 });
+        fields.extend(granularities.map(|granularity| ("timestamp_granularities[]", granularity)));
         fields.extend(self.language.as_deref().map(|language| ("language", language)));
         fields.extend(self.prompt.as_deref().map(|prompt| ("prompt", prompt)));
         fields.extend(is_streamed.then_some(("stream", "true")));
@@ -116,6 +128,10 @@ impl Args {
 /// # Errors
 /// [`CliError`] when a file or the model cannot be read, or a transcript cannot be written.
 pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
+    if args.words && args.format == Format::Text {
+        let message = "--words needs a form with times; use --format json, srt or vtt";
+        return Err(CliError::Failed(message.to_owned()));
+    }
     for file in &args.files {
         std::fs::metadata(file).map_err(CliError::io(format!("read {}", file.display())))?;
     }
@@ -157,16 +173,37 @@ async fn transcribe_all(args: &Args, router: &Router, context: &Context) -> Resu
         }
         match &args.output {
             None if args.format == Format::Text => print_as_heard(send(args, router, file, true).await?).await?,
-            None => print(&text_of(send(args, router, file, false).await?).await?)?,
+            None => print(&transcript(args, router, file).await?)?,
             Some(folder) => {
                 let path = named_after(file, folder, args.format);
-                let text = text_of(send(args, router, file, false).await?).await?;
+                let text = transcript(args, router, file).await?;
                 std::fs::write(&path, text).map_err(CliError::io(format!("write {}", path.display())))?;
                 context.terminal.notice(&format!("wrote {}", path.display()));
             }
         }
     }
     Ok(())
+}
+
+/// The transcript of a file.
+async fn transcript(args: &Args, router: &Router, file: &Path) -> Result<String, CliError> {
+    let text = text_of(send(args, router, file, false).await?).await?;
+    let write: fn(Vec<Cue>) -> String = match args.format {
+        Format::Srt if args.words => subtitles::srt,
+        Format::Vtt if args.words => subtitles::vtt,
+        _ => return Ok(text),
+    };
+    Ok(write(cues_of_words(&serde_json::from_str(&text).map_err(CliError::other)?)))
+}
+
+/// A cue for each word of a transcript.
+fn cues_of_words(transcript: &Value) -> Vec<Cue> {
+    let cue = |word: &Value| {
+        let seconds = |name: &str| word[name].as_f64().unwrap_or_default();
+        let text = word["word"].as_str().unwrap_or_default().to_owned();
+        Cue { start: seconds("start"), end: seconds("end"), text }
+    };
+    transcript["words"].as_array().into_iter().flatten().map(cue).collect()
 }
 
 /// The file of a transcript.
@@ -257,6 +294,13 @@ fn failure(error: &Value, file: Option<&Path>) -> CliError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_word_has_a_cue() {
+        let words = serde_json::json!({ "words": [{ "word": "One.", "start": 0.5, "end": 1.25 }] });
+        assert_eq!(subtitles::srt(cues_of_words(&words)), "1\n00:00:00,500 --> 00:00:01,250\nOne.\n\n");
+        assert_eq!(cues_of_words(&Value::Null), []);
+    }
 
     #[test]
     fn a_transcript_is_named_after_its_recording() {

@@ -344,6 +344,7 @@ fn submission(record: &RequestRecord, denoising: Option<BlockModel>) -> Submissi
         scores_prompt: request.prompt_logprobs.is_some(),
         reports_progress: request.reports_progress,
         hidden: request.embedding.map(Pooling::rows),
+        hidden_from: request.embedding.map_or(0, Pooling::first_position),
         second_text: request.second_text.and_then(|start| u32::try_from(start).ok()),
         engine_sampling: engine_sampling(request, *seed),
         draft_sampling: draft_sampling(request, *seed),

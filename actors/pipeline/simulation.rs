@@ -390,7 +390,7 @@ impl SimulatedModel {
         let pooling = if whole_sequences { Pooling::Mean } else { Pooling::Last };
         let classes = (!self.labels.is_empty()).then_some(ClassScores::Softmax);
         let is_only = self.limits.max_logits_rows == 0;
-        EmbeddingSpec { pooling, width, is_only, relevance: self.relevance, classes }
+        EmbeddingSpec { pooling, width, is_only, relevance: self.relevance, classes, attention: None }
     }
 }
 

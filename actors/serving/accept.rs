@@ -128,6 +128,7 @@ fn check_generates(name: &str, model: &ServedModel) -> Result<(), ApiError> {
         Product::Vectors => format!("the model `{name}` makes embeddings and generates no text; use /v1/embeddings"),
         Product::Relevance => format!("the model `{name}` is a reranker and generates no text; use /v1/rerank"),
         Product::Classes => format!("the model `{name}` classifies texts and generates none; use /classify"),
+        Product::Alignment => format!("the model `{name}` generates no text"),
     };
     Err(ApiError::Unsupported { param: "model".to_owned(), message })
 }

@@ -99,6 +99,10 @@ fn check(name: &str, model: &ServedModel, options: &EmbeddingOptions) -> Result<
         Product::Classes => {
             return unsupported(format!("the model `{name}` classifies texts and makes no embeddings; use /classify"));
         }
+        Product::Alignment => {
+            let message = format!("the model `{name}` writes what it hears and makes no embeddings");
+            return unsupported(format!("{message}; use /v1/audio/transcriptions"));
+        }
     }
     let width = model.limits.hidden.width;
     if width == 0 {

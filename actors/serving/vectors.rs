@@ -63,7 +63,7 @@ impl VectorRun {
     /// # Errors
     /// [`ApiError::Timeout`], and what fails a generation.
     pub async fn vectors(&self, texts: impl Iterator<Item = TextTokens>) -> Result<Vec<Vec<f32>>, ApiError> {
-        let Requester { tenancy, priority, limits, started } = &self.requester;
+        let Requester { tenancy, priority, limits, .. } = &self.requester;
         let of_text = |TextTokens { tokens, second_text }: TextTokens| GenerationRequest {
             prompt: tokens,
             second_text,
@@ -73,7 +73,31 @@ impl VectorRun {
             embedding: Some(self.model.card.embedding.pooling),
             ..GenerationRequest::default()
         };
-        let vectors = self.compute(texts.map(of_text));
+        self.compute_in_time(texts.map(of_text)).await
+    }
+
+    /// The vector of one sequence that has more than a text.
+    ///
+    /// # Errors
+    /// As [`VectorRun::vectors`].
+    pub async fn vector(&self, request: GenerationRequest) -> Result<Vec<f32>, ApiError> {
+        let Requester { tenancy, priority, limits, .. } = &self.requester;
+        let request = GenerationRequest {
+            priority: (*priority).max(limits.highest_priority),
+            client: tenancy.client.clone(),
+            cache_salt: tenancy.cache_salt.clone(),
+            adapter: self.served.adapter.clone(),
+            ..request
+        };
+        self.compute_in_time(std::iter::once(request)).await?.pop().ok_or(ApiError::Internal)
+    }
+
+    async fn compute_in_time(
+        &self,
+        requests: impl Iterator<Item = GenerationRequest>,
+    ) -> Result<Vec<Vec<f32>>, ApiError> {
+        let Requester { limits, started, .. } = &self.requester;
+        let vectors = self.compute(requests);
         match limits.request_timeout {
             Some(limit) => timeout_at(*started + limit, vectors).await.map_err(|_| ApiError::Timeout(limit))?,
             None => vectors.await,

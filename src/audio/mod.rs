@@ -13,7 +13,9 @@
 //!   positions; [`conformer`], [`tower`]: the ops of a window
 //! - [`encoder`]: runs them
 //! - [`plan`]: the plan of an encoder, and loading by it
+//! - [`alignment`]: when tokens are spoken
 
+pub mod alignment;
 pub mod conformer;
 pub mod convolution;
 pub mod encoder;

@@ -169,6 +169,9 @@ fn adapter_model(model: &ModelGraph, limits: AdapterLimits) -> AdapterModel {
     AdapterModel::new(architecture, model.projections.clone(), heads.collect(), limits)
 }
 
+/// Weights of attention that a step returns, in bytes. They are wanted seldom, and more are returned by several steps.
+const ATTENTION_BYTES: usize = 4 << 20;
+
 /// The limits of the engine, as far as they are known before the memory is planned.
 fn limits(model: &ModelGraph, options: &LoadOptions) -> EngineLimits {
     let h = &model.hyperparameters;
@@ -188,9 +191,14 @@ fn limits(model: &ModelGraph, options: &LoadOptions) -> EngineLimits {
         Some(_) => whole_blocks(logits_rows_that_fit.min(max_batched_tokens / 2), block),
         None => logits_rows_that_fit.clamp(max_sequences, max_batched_tokens.max(max_sequences)),
     };
-    let EmbeddingSpec { pooling, width, is_only, .. } = model.embedding;
+    let EmbeddingSpec { pooling, is_only, attention, .. } = model.embedding;
+    let width = model.embedding.hidden_width();
     let all_rows = pooling == Pooling::Mean || options.returns_hidden;
-    let max_rows = if all_rows { max_batched_tokens } else { max_sequences };
+    let max_rows = match attention {
+        Some(_) => (ATTENTION_BYTES / (width * size_of::<f32>())).clamp(1, max_batched_tokens),
+        None if all_rows => max_batched_tokens,
+        None => max_sequences,
+    };
     let reads = options.section == Section::Prediction;
     EngineLimits {
         adapters: options.adapters.unwrap_or_default(),

@@ -37,6 +37,8 @@ pub struct Builder<'a> {
     pub norms: Vec<RowNorm>,
     /// The positions that the newest layer with an indexer has selected, [rows, top_k].
     pub selected_positions: Option<ValueId>,
+    /// Of each layer with heads whose weights leave the engine: their number and the weights, [hidden rows, heads * encoder rows].
+    pub alignments: Vec<(usize, ValueId)>,
 }
 
 /// A norm over whole rows, and the value that it writes.
@@ -93,7 +95,8 @@ impl<'a> Builder<'a> {
     ) -> Self {
         let projections = Projections::new(adapters);
         let (weights, graph) = (Weights::new(checkpoint), Graph::default());
-        Builder { weights, graph, family, h, projections, norms: Vec::new(), selected_positions: None }
+        let (norms, alignments) = (Vec::new(), Vec::new());
+        Builder { weights, graph, family, h, projections, norms, selected_positions: None, alignments }
     }
 
     /// A norm over the whole row with the weight of `name`, and for a layer norm its bias where the file has one.

@@ -49,7 +49,7 @@ pub(super) fn build(
     let logits = linear(builder, "cls.output", outputs, hidden)?;
     builder.graph.return_hidden(logits);
     let (relevance, classes) = (spec.relevance, spec.classes);
-    Ok(EmbeddingSpec { pooling: spec.rows, width: outputs, is_only: true, relevance, classes })
+    Ok(EmbeddingSpec { pooling: spec.rows, width: outputs, is_only: true, relevance, classes, attention: None })
 }
 
 /// The mean of all rows of a sequence, in each of its rows: attention whose scores are all alike. Its keys and values are stored after

@@ -3,12 +3,14 @@
 //! - `keys`: a key as a type
 //! - `layers`: the layers
 //! - `attention`, `windows`, `positions`: their mixers
+//! - `alignment`: the heads that attend to an encoder where a token is spoken
 //! - `selection`: the positions to which they attend
 //! - `recurrent`: the mixers of recurrent layers
 //! - `experts`: their experts
 //! - `classifier`: the head of a classifier
 //! - `denoising`: how blocks of tokens are denoised
 
+mod alignment;
 mod attention;
 mod classifier;
 mod denoising;

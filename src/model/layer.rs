@@ -234,6 +234,8 @@ pub struct AttentionLayer {
     pub max_alibi_bias: Option<f32>,
     /// The factor on scores.
     pub scale: f32,
+    /// The heads whose weights leave the engine: those that attend to the rows of an encoder where the token is spoken.
+    pub alignment_heads: Vec<usize>,
 }
 
 /// The heads of a layer.

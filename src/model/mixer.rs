@@ -9,7 +9,8 @@ mod short_conv;
 mod state_space;
 
 use cuelight_shaders::add::Add;
-use cuelight_shaders::attention::{Attention, KvShape};
+use cuelight_shaders::attention::{Attention, KvShape, Window};
+use cuelight_shaders::attention_weights::AttentionWeights;
 use cuelight_shaders::clamp::Clamp;
 use cuelight_shaders::gate_rows::GateRows;
 use cuelight_shaders::glu::{Activation, Glu};
@@ -104,9 +105,29 @@ fn attention_to_an_earlier_layer(
     if let Some(rope) = attention.rope {
         query = rotate(builder, (rope, rotary_dim), head_dim, &[query])?[0];
     }
+    return_weights(builder, layer, attention, query)?;
     let op = attention_op(builder, layer, attention, attention.kv_shape());
     let attended = attend(builder, op, &[query])?;
     Ok(builder.linear(layer, &[("attn_output", builder.h.hidden_size)], attended)?[0])
+}
+
+/// Appends the weights of the heads that tell when tokens are spoken.
+fn return_weights(
+    builder: &mut Builder<'_>,
+    layer: usize,
+    attention: &AttentionLayer,
+    query: ValueId,
+) -> Result<(), BuildError> {
+    let AttentionLayer { alignment_heads, scale, window: Some(Window::Before(rows)), .. } = attention else {
+        return Ok(());
+    };
+    if !alignment_heads.is_empty() {
+        let heads = (attention.heads.n_heads, &alignment_heads[..]);
+        let op = AttentionWeights::new(attention.cache_layer(layer), attention.kv_shape(), heads, *rows, *scale)?;
+        let weights = builder.graph.push_one(op, &[query])?;
+        builder.alignments.push((alignment_heads.len(), weights));
+    }
+    Ok(())
 }
 
 /// The outputs of heads, times the factor of the file.

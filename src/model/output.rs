@@ -1,5 +1,6 @@
 //! What follows the last layer: the hidden values that leave the engine, and the output head.
 
+use cuelight_shaders::heads::JoinHeads;
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::select_rows::SelectRows;
 use cuelight_shaders::softcap::Softcap;
@@ -8,7 +9,7 @@ use cuelight_shaders::weight::Weight;
 use super::arch::{EmbeddingNorm, Output};
 use super::builder::{BuildError, Builder};
 use super::{canvas, classifier, vocabulary};
-use crate::embedding::{EmbeddingSpec, Pooling};
+use crate::embedding::{AttentionShape, EmbeddingSpec, Pooling};
 use crate::graph::ValueId;
 
 /// Appends the ops after the last layer, whose output is `x`. A file without an output matrix uses that of the token embedding,
@@ -37,6 +38,11 @@ pub(super) fn build(
         };
         return classifier::build(builder, spec, hidden);
     }
+    if let Some(shape) = attention_weights(builder)? {
+        head(builder, token_embedding, x)?;
+        let spec = EmbeddingSpec::of_vectors(Pooling::Last, builder.h.hidden_size, false);
+        return Ok(EmbeddingSpec { attention: Some(shape), ..spec });
+    }
     let is_only = builder.h.pooling.is_some() || builder.family.output.is_embedding_only();
     let hidden = hidden_rows(builder, x)?;
     if !is_only {
@@ -46,6 +52,19 @@ pub(super) fn build(
     let usual = if builder.family.output.is_embedding_only() { Pooling::Mean } else { Pooling::Last };
     let pooling = builder.h.pooling.unwrap_or(usual);
     Ok(EmbeddingSpec::of_vectors(pooling, builder.graph.width(hidden), is_only))
+}
+
+/// The weights of attention that leave the engine in the place of hidden values, of all layers that have some.
+fn attention_weights(builder: &mut Builder<'_>) -> Result<Option<AttentionShape>, BuildError> {
+    let mut of_layers = std::mem::take(&mut builder.alignments).into_iter();
+    let Some((mut heads, mut joined)) = of_layers.next() else { return Ok(None) };
+    for (more, weights) in of_layers {
+        let [first, second] = [joined, weights].map(|value| builder.graph.width(value));
+        joined = builder.graph.push_one(JoinHeads { first, second }, &[joined, weights])?;
+        heads += more;
+    }
+    builder.graph.return_hidden(joined);
+    Ok(Some(AttentionShape { heads, frames: builder.h.encoder_rows() }))
 }
 
 /// The hidden values that leave the engine. Files of embedding models may have projections after the last norm. They are linear,

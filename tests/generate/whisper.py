@@ -6,7 +6,7 @@ Writes `tests/fixtures/whisper`:
 
 - `directory`: the model as published on the Hugging Face Hub; a window has 96 frames instead of 3000
 - not `harbour.ogg`, which is a sentence spoken by flite (voice slt)
-- `expected.json`: the rows of the encoder for a clip, and the log-probabilities of tokens after them
+- `expected.json`: the rows of the encoder for a clip, the log-probabilities of tokens after them, and when tokens are spoken
 """
 
 import hashlib
@@ -19,6 +19,7 @@ import numpy as np
 import safetensors.torch
 import torch
 import transformers
+from transformers.models.whisper.generation_whisper import _dynamic_time_warping, _median_filter
 
 import oracle
 import vocabulary
@@ -37,6 +38,11 @@ PROMPTS = [
     ["<|startoftranscript|>", "<|de|>", "<|transcribe|>", "<|notimestamps|>", "The harbour was quiet", "<|endoftext|>"],
     ["<|startofprev|>", "Afterwards the children", "<|startoftranscript|>", "<|en|>", "<|translate|>", "<|0.00|>", "A good answer", "<|0.48|>"],
 ]
+
+# Pairs of a layer and a head.
+ALIGNMENT_HEADS = [[0, 1], [1, 0], [1, 3]]
+# What is said in a clip: the tokens before the words, and the words.
+SPOKEN = (["<|startoftranscript|>", "<|de|>", "<|transcribe|>", "<|notimestamps|>"], "The harbour was quiet, and the boats")
 
 
 def tokenizer_of_whisper():
@@ -75,6 +81,7 @@ def settings(tokenizer) -> dict:
     """The `generation_config.json`, with the keys of a published one."""
     token = tokenizer.token_to_id
     return {
+        "alignment_heads": ALIGNMENT_HEADS,
         "begin_suppress_tokens": [tokenizer.encode(" ").ids[0], token("<|endoftext|>")],
         "decoder_start_token_id": token("<|startoftranscript|>"),
         "eos_token_id": token("<|endoftext|>"),
@@ -112,6 +119,30 @@ class Decoder:
         return SimpleNamespace(logits=torch.cat([before, found.logits], dim=1))
 
 
+def alignment(model: torch.nn.Module, tokenizer, rows: torch.Tensor) -> dict:
+    """The weights of the heads, [positions, heads, frames], and the frame at which each word token and the end begin, as `timing.py` of
+    Whisper's own program finds them, with the filter and the path of transformers."""
+    before, words = ([tokenizer.token_to_id(token) for token in SPOKEN[0]], tokenizer.encode(SPOKEN[1]).ids)
+    tokens = [*before, *words, tokenizer.token_to_id("<|endoftext|>")]
+    inputs = dict(encoder_outputs=(rows,), decoder_input_ids=torch.tensor([tokens]), output_attentions=True)
+    attentions = model(**inputs).cross_attentions
+    weights = torch.stack([attentions[layer][0, head] for layer, head in ALIGNMENT_HEADS])
+    frames = SAMPLES // (2 * HOP)
+    heard = weights[..., :frames]
+    heard = heard / heard.sum(dim=-1, keepdim=True)
+    std, mean = torch.std_mean(heard, dim=-2, keepdim=True, unbiased=False)
+    matrix = _median_filter(((heard - mean) / std)[None], 7)[0].mean(dim=0)
+    text, time = _dynamic_time_warping(-matrix[len(before) - 1 : -1].double().numpy())
+    starts = [int(time[np.argmax(text == index)]) for index in range(len(words) + 1)]
+    return {
+        "tokens": tokens,
+        "first_word": len(before),
+        "frames": frames,
+        "weights": [oracle.rounded(value) for value in weights.transpose(0, 1).reshape(-1).tolist()],
+        "starts": starts,
+    }
+
+
 @torch.inference_mode()
 def main() -> None:
     torch.set_num_threads(1)
@@ -138,6 +169,7 @@ def main() -> None:
         "row_token_id": row_token,
         "rows": [oracle.rounded(value) for value in rows.reshape(-1).tolist()],
         "prompts": cases,
+        "alignment": alignment(model, tokenizer, rows),
     })  # fmt: skip
     print(f"{sum(file.stat().st_size for file in FOLDER.rglob('*')) / 1024:.0f} KiB")
 

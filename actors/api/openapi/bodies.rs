@@ -159,6 +159,7 @@ const AUDIO_FILE: &[Field] = &[
     field("language", Text, "The language that is spoken."),
     field("prompt", Text, "Text before it, for spelling and style."),
     field("response_format", Text, "json, text, verbose_json, srt or vtt."),
+    field("timestamp_granularities[]", List, "With verbose_json: segment, which is the default, word, or both."),
     field(
         "temperature",
         Number,

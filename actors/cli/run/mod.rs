@@ -153,6 +153,7 @@ fn mode(args: &Args, model: &ServedModel, context: &Context) -> Result<Mode, Cli
             }
             Product::Relevance => "is a reranker and generates no text; `cuelight serve` answers /v1/rerank with it",
             Product::Classes => "classifies texts and generates none; `cuelight serve` answers /classify with it",
+            Product::Alignment => "generates no text",
         };
         return Err(CliError::Failed(format!("{} {advice}", args.model)));
     }

@@ -42,6 +42,8 @@ pub struct Submission {
     pub reports_progress: bool,
     /// The rows of the prompt whose hidden values are needed. Then no token is generated.
     pub hidden: Option<HiddenRows>,
+    /// The position of the first of these rows. Rows before it return nothing, and may come from the cache.
+    pub hidden_from: usize,
     /// The position of the first token of the second of two texts, if the prompt is two texts.
     pub second_text: Option<u32>,
     /// How the engine may sample its tokens. `None` when the sampler needs the logits.
@@ -72,6 +74,7 @@ impl Submission {
             scores_prompt: false,
             reports_progress: false,
             hidden: None,
+            hidden_from: 0,
             second_text: None,
             engine_sampling: None,
             draft_sampling: EngineSampling { params: RowSamplingParams::GREEDY, seed: 0, from: 0 },

@@ -71,6 +71,8 @@ pub(super) struct Sequence {
     pub scores_prompt: bool,
     /// The rows of the prompt that return hidden values, if it is computed for these.
     pub hidden: Option<HiddenRows>,
+    /// The position of the first of these rows.
+    pub hidden_from: usize,
     /// The position of the first token of its second text, if it is two texts.
     pub second_text: Option<u32>,
     /// Number of leading prompt rows whose logits have been returned. `prompt_tokens` when none are missing.
@@ -189,10 +191,10 @@ impl Sequence {
         !self.paused && self.in_flight == 0
     }
 
-    /// Whether what is computed for it may serve later sequences. Hidden values are needed of all rows, so nothing of a text for
-    /// which they are computed is found in the cache or kept there.
+    /// Whether what is computed for it may serve later sequences. If hidden values are needed of all rows, nothing of the text is
+    /// found in the cache or kept there.
     pub fn is_kept(&self) -> bool {
-        self.hidden.is_none()
+        self.hidden.is_none() || self.hidden_from > 0
     }
 
     pub fn is_suspect(&self) -> bool {
@@ -255,6 +257,11 @@ impl Sequence {
 
     /// Its next `rows` rows, or fewer, of which at most `left` return hidden values.
     fn schedule_hidden(&self, rows: usize, hidden: HiddenRows, left: usize) -> Option<ScheduledRows> {
+        let before = self.hidden_from.saturating_sub(self.planned);
+        if before > 0 {
+            let rows = rows.min(before);
+            return (rows > 0).then_some(ScheduledRows { rows, logits: LogitsWanted::None });
+        }
         let returns = match hidden {
             HiddenRows::All => true,
             HiddenRows::First => self.planned == 0,
@@ -290,8 +297,11 @@ impl Sequence {
 
     /// The leading tokens that may come from the cache: whole blocks without the last token, whose logits are needed.
     pub fn cacheable(&self) -> &[TokenId] {
-        let needs_all = self.hidden.is_some() || (self.scores_prompt && self.scored < self.prompt_tokens);
-        let end = if needs_all { 0 } else { self.tokens.len() - 1 };
+        let end = match self.hidden {
+            Some(_) => self.hidden_from.min(self.tokens.len() - 1),
+            None if self.scores_prompt && self.scored < self.prompt_tokens => 0,
+            None => self.tokens.len() - 1,
+        };
         &self.tokens[..end / BLOCK_TOKENS * BLOCK_TOKENS]
     }
 

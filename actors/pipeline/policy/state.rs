@@ -179,7 +179,7 @@ impl Policy {
         let Submission { id, prompt, max_tokens, priority, client, scope, scores_prompt, .. } = submission;
         let Submission { adapter, hidden, engine_sampling, draft_sampling, speculation, reports_progress, .. } =
             submission;
-        let Submission { denoising, kv_transfer, second_text, media, .. } = submission;
+        let Submission { denoising, kv_transfer, second_text, media, hidden_from, .. } = submission;
         let prompt_tokens = prompt.len();
         let cost = prompt_tokens + max_tokens.min(COUNTED_ANSWER);
         let span = self.fair_queue.enqueue(client.clone(), cost, priority);
@@ -200,6 +200,7 @@ impl Policy {
             most_tokens: prompt_tokens.saturating_add(max_tokens).min(self.context_tokens()),
             scores_prompt,
             hidden,
+            hidden_from,
             second_text,
             scored: if scores_prompt { 0 } else { prompt_tokens },
             engine_sampling,
@@ -350,7 +351,7 @@ impl Policy {
 
     /// Checks that the rows of media are at positions of the prompt, and that a step can have them.
     fn validate_media(&self, submission: &Submission) -> Result<(), SubmitError> {
-        let Submission { media, prompt, hidden, scores_prompt, .. } = submission;
+        let Submission { media, prompt, hidden, hidden_from, scores_prompt, .. } = submission;
         let refuse = |reason: String| Err(SubmitError::InvalidPrompt(reason));
         let leading = self.limits.embeddings.unwrap_or_default().leading_rows;
         if leading > 0 {
@@ -366,7 +367,9 @@ impl Policy {
             return Ok(());
         }
         let Some(limits) = self.limits.embeddings else { return refuse("the model takes no media".into()) };
-        if *scores_prompt || hidden.is_some() {
+        let ends_of_media = media.runs().iter().map(|run| run.positions().end);
+        let has_hidden_media = hidden.is_some() && ends_of_media.max() > Some(*hidden_from);
+        if *scores_prompt || has_hidden_media {
             return refuse("the tokens of a prompt with media have no log-probabilities and no embedding".into());
         }
         let (most, limit) = (media.most_rows_at_once(), self.limits.max_batched_tokens);

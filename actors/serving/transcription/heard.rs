@@ -17,6 +17,8 @@ pub(crate) struct Heard {
     pub segments: Vec<Segment>,
     /// Without the temperature, which the answer does not say.
     pub quality: Quality,
+    /// How long a word takes: the median in seconds, at most 0.7; 0 without times of words.
+    pub word_seconds: f64,
 }
 
 /// Words between two times.
@@ -27,6 +29,17 @@ pub(crate) struct Segment {
     pub end: f64,
     pub text: String,
     pub tokens: Vec<TokenId>,
+    /// The words of the text; empty if their times are not known.
+    pub words: Vec<Word>,
+}
+
+/// A word of a text, with its punctuation.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Word {
+    pub text: String,
+    /// Seconds.
+    pub start: f64,
+    pub end: f64,
 }
 
 impl Heard {
@@ -87,7 +100,7 @@ impl Open {
     fn close(&mut self, end: f64, tokenizer: &Tokenizer) -> Option<Segment> {
         let Open { start, tokens } = std::mem::take(self);
         let text = tokenizer.decode(&tokens, true);
-        (!text.is_empty()).then_some(Segment { start, end: end.max(start), text, tokens })
+        (!text.is_empty()).then_some(Segment { start, end: end.max(start), text, tokens, words: Vec::new() })
     }
 }
 
@@ -118,6 +131,7 @@ mod tests {
             end,
             text: text.to_owned(),
             tokens: tokens.to_vec(),
+            words: Vec::new(),
         };
         // A time after the end of the window is its end.
         assert_eq!(found.segments, [segment(0.0, 1.0, &[a, b], "ab"), segment(1.2, 1.9, &[b], "b")]);

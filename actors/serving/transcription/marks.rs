@@ -13,8 +13,8 @@ use super::languages::code_of;
 use super::task::Task;
 use crate::serving::error::ApiError;
 
-/// Seconds from the time of a token to that of the next one.
-const SECONDS: f64 = 0.02;
+/// Seconds from the time of a token to that of the next one, and from a row of the encoder to the next one.
+pub(super) const SECONDS: f64 = 0.02;
 /// The first time of a clip is at most this many tokens after 0.
 const LATEST_START: TokenId = 50;
 /// The end of a text in the vocabulary of GPT-2, which only models of English alone have.
@@ -110,6 +110,15 @@ impl Marks {
         Ok(format!("{spoken} <[{task}]> "))
     }
 
+    /// The tokens before words in this language, without times. A model of English alone has no tokens of language and task.
+    pub fn before_words_of(&self, language: Option<&str>, task: Task) -> Vec<TokenId> {
+        let index = self.languages.iter().position(|known| Some(known.as_str()) == language);
+        let task = if task == Task::Translate { self.translate } else { self.transcribe };
+        let spoken = self.first_language + index.unwrap_or_default() as TokenId;
+        let before = if self.languages.is_empty() { vec![] } else { vec![spoken, task] };
+        before.into_iter().chain([self.without_times]).collect()
+    }
+
     /// The time that a token stands for, in seconds from the start of the window.
     pub fn seconds(&self, token: TokenId) -> Option<f64> {
         self.times.contains(&token).then(|| f64::from(token - self.times.start()) * SECONDS)
@@ -151,6 +160,14 @@ mod tests {
         assert_eq!(lark(Some("en"), Task::Transcribe, true), timed);
         assert!(marks().grammar(Some("fr"), Task::Transcribe, false).is_err());
         assert_eq!(Marks::of(&crate::pipeline::simulation::tokenizer(), 100), None);
+    }
+
+    #[test]
+    fn words_without_times_have_tokens_before_them() {
+        assert_eq!(marks().before_words_of(Some("de"), Task::Transcribe), [259, 261, 263]);
+        assert_eq!(marks().before_words_of(None, Task::Translate), [258, 260, 263]);
+        let english = Marks { languages: Vec::new(), ..marks() };
+        assert_eq!(english.before_words_of(Some("en"), Task::Transcribe), [263]);
     }
 
     #[test]

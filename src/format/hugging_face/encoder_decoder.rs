@@ -1,5 +1,7 @@
 //! Models of an encoder and a decoder, whose config has the sizes of both: those of the decoder under the usual names.
 
+use serde_json::Value as Json;
+
 use super::config::Config;
 use super::error::HuggingFaceError;
 use super::half_layers::LAYERS;
@@ -34,6 +36,28 @@ pub(super) fn describe(config: &mut Config) -> Result<(), HuggingFaceError> {
     }
     config.set(LAYERS, PARTS.repeat(layers as usize).into());
     config.set("max_position_embeddings", rows.saturating_add(tokens).into());
+    Ok(())
+}
+
+/// Adds the heads that attend to the encoder where a token is spoken: `alignment_heads` of `generation_config.json`, pairs of a
+/// layer of the decoder and a head.
+///
+/// # Errors
+/// [`HuggingFaceError`] when a layer or head is not a number.
+pub(super) fn add_alignment_heads(keys: &mut Keys<'_>, generation: &Json) -> Result<(), HuggingFaceError> {
+    const KEY: &str = "alignment_heads";
+    let config = keys.config;
+    let Some(stated) = generation.get(KEY).filter(|stated| !stated.is_null()) else { return Ok(()) };
+    let pair = |pair: &Json| -> Result<[u32; 2], HuggingFaceError> {
+        let [layer, head] = pair.as_array().map_or(&[][..], Vec::as_slice) else {
+            return Err(config.wrong(KEY, pair, "pairs of a layer and a head"));
+        };
+        let (layer, head) = (config.as_u32(KEY, layer)?, config.as_u32(KEY, head)?);
+        Ok([layer.saturating_mul(PARTS.len() as u32).saturating_add(1), head])
+    };
+    let stated = stated.as_array().ok_or_else(|| config.wrong(KEY, stated, "a list"))?;
+    let pairs = stated.iter().map(pair).collect::<Result<Vec<_>, _>>()?;
+    keys.add("attention.alignment_heads", pairs.as_flattened());
     Ok(())
 }
 

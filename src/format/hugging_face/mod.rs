@@ -142,6 +142,7 @@ impl Directory {
         let generation = small.json("generation_config.json")?.unwrap_or_default();
         let sampling = sampling::of_json(&path.join("generation_config.json"), &generation);
         denoising::add_keys(&mut keys, &generation)?;
+        encoder_decoder::add_alignment_heads(&mut keys, &generation)?;
         let text = Text::read(path, &config, &generation, &mut small)?;
         answers::add((&mut keys, &mut entries), family, &text, sentence.answers)?;
         add_templates(&mut keys, &text, family.chat_template);

@@ -47,6 +47,7 @@ impl Keys<'_> {
         let (scale, yarn) =
             (self.optional_positive("attention.scale")?, self.yarn_score_scale(options.yarn_multiplier)?);
         let selections = self.position_selections(family.mixer, &heads)?;
+        let mut alignment_heads = self.alignment_heads(&heads, &windows)?;
         let of_layer = |layer: usize| {
             let (heads, rope) = (heads[layer], ropes[layer]);
             let recurrent = self.recurrent_mixer(family.recurrent, layer, (hidden_size, heads.n_heads))?;
@@ -70,6 +71,7 @@ impl Keys<'_> {
                 window: windows[layer],
                 sees_later: direction == Direction::BothWays,
                 each_other: self.each_other(options.media_rows, windows[layer])?,
+                alignment_heads: std::mem::take(&mut alignment_heads[layer]),
                 heads,
                 rope,
             };

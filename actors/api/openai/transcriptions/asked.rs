@@ -1,6 +1,7 @@
 //! What a client asks for.
 
 use super::format::Format;
+use super::granularity::Granularity;
 use crate::api::caller::Caller;
 use crate::api::fields::Fields;
 use crate::api::openai::sampling;
@@ -15,6 +16,7 @@ pub(super) struct Asked {
     pub model: Option<String>,
     pub options: GenerationOptions,
     pub format: Format,
+    pub granularity: Granularity,
     /// Without audio.
     pub request: TranscriptionRequest,
 }
@@ -27,10 +29,13 @@ impl Asked {
             Ok(fields.string(name)?.filter(|text| !text.is_empty()).map(str::to_owned))
         };
         let (language, before) = (text("language")?, text("prompt")?);
+        let options = sampling::read(fields, tenancy, fields.count("max_tokens", 1)?, None)?;
+        let format = Format::read(fields)?;
         Ok(Asked {
             model: fields.string("model")?.map(str::to_owned),
-            options: sampling::read(fields, tenancy, fields.count("max_tokens", 1)?, None)?,
-            format: Format::read(fields)?,
+            granularity: Granularity::read(fields, format == Format::VerboseJson, task, options.stream.is_some())?,
+            options,
+            format,
             request: TranscriptionRequest { audio: Vec::new(), language, before, task },
         })
     }

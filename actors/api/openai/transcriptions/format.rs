@@ -5,10 +5,13 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use super::granularity::Granularity;
 use crate::api::fields::Fields;
 use crate::serving::error::{ApiError, clip};
-use crate::serving::transcription::heard::Segment;
+use crate::serving::transcription::heard::{Segment, Word};
 use crate::serving::transcription::quality::Quality;
+use crate::serving::transcription::subtitles::{self, Cue};
+use crate::serving::transcription::word_times::SpeechEnd;
 
 /// The field with the form.
 const FIELD: &str = "response_format";
@@ -43,6 +46,8 @@ pub(super) struct Transcript {
     pub duration: f64,
     pub parts: Vec<Part>,
     pub usage: Value,
+    /// Where speech has ended in the parts so far.
+    pub speech_end: SpeechEnd,
 }
 
 /// A segment and the window that it is from.
@@ -64,14 +69,8 @@ impl Format {
         ("vtt", Format::Vtt),
     ];
 
-    /// Reads `response_format` and `timestamp_granularities`.
+    /// Reads `response_format`.
     pub fn read(fields: &Fields<'_>) -> Result<Self, ApiError> {
-        for name in ["timestamp_granularities", "timestamp_granularities[]"] {
-            if fields.string(name)?.is_some_and(|granularity| granularity == "word") {
-                let message = format!("`{name}` must be \"segment\": words have no times of their own");
-                return Err(ApiError::Unsupported { param: name.to_owned(), message });
-            }
-        }
         let Some(asked) = fields.string(FIELD)? else { return Ok(Format::Json) };
         let known = Self::ALL.iter().find(|(name, _)| *name == asked).map(|(_, format)| *format);
         known.ok_or_else(|| {
@@ -103,12 +102,12 @@ impl Format {
     }
 
     /// A transcript with times, if the form has some.
-    pub fn response(self, transcript: &Transcript) -> Response {
+    pub fn response(self, transcript: &Transcript, granularity: Granularity) -> Response {
         match self {
             Format::Json | Format::Text => self.text(&transcript.text, &transcript.usage),
-            Format::VerboseJson => Json(transcript.verbose()).into_response(),
-            Format::Srt => plain("application/x-subrip", transcript.srt()),
-            Format::Vtt => plain("text/vtt", transcript.vtt()),
+            Format::VerboseJson => Json(transcript.verbose(granularity)).into_response(),
+            Format::Srt => plain("application/x-subrip", subtitles::srt(transcript.cues())),
+            Format::Vtt => plain("text/vtt", subtitles::vtt(transcript.cues())),
         }
     }
 }
@@ -118,37 +117,36 @@ fn plain(media_type: &str, text: String) -> Response {
 }
 
 impl Transcript {
-    fn verbose(&self) -> Value {
-        json!({
+    fn verbose(&self, granularity: Granularity) -> Value {
+        let mut verbose = json!({
             "task": self.task, "language": self.language, "duration": self.duration, "text": self.text,
-            "segments": self.parts.iter().enumerate().map(|(id, part)| part.verbose(id)).collect::<Vec<_>>(),
             "usage": self.usage,
-        })
+        });
+        if granularity.segments {
+            let segments = self.parts.iter().enumerate().map(|(id, part)| part.verbose(id));
+            verbose["segments"] = segments.collect();
+        }
+        if granularity.words {
+            let words = self.segments().flat_map(|segment| &segment.words);
+            let word = |Word { text, start, end }: &Word| json!({ "word": text, "start": start, "end": end });
+            verbose["words"] = words.map(word).collect();
+        }
+        verbose
     }
 
     fn segments(&self) -> impl Iterator<Item = &Segment> {
         self.parts.iter().map(|part| &part.segment)
     }
 
-    fn srt(&self) -> String {
-        let entry = |(index, Segment { start, end, text, .. }): (usize, &Segment)| {
-            format!("{}\n{} --> {}\n{}\n\n", index + 1, time(*start, ','), time(*end, ','), text.trim())
-        };
-        self.segments().enumerate().map(entry).collect()
-    }
-
-    fn vtt(&self) -> String {
-        let entry = |Segment { start, end, text, .. }: &Segment| {
-            // An arrow would be read as times.
-            format!("{} --> {}\n{}\n\n", time(*start, '.'), time(*end, '.'), text.trim().replace("-->", "->"))
-        };
-        "WEBVTT\n\n".to_owned() + &self.segments().map(entry).collect::<String>()
+    fn cues(&self) -> impl Iterator<Item = Cue> {
+        let cue = |Segment { start, end, text, .. }: &Segment| Cue { start: *start, end: *end, text: text.clone() };
+        self.segments().map(cue)
     }
 }
 
 impl Part {
     fn verbose(&self, id: usize) -> Value {
-        let Part { window_start, segment: Segment { start, end, text, tokens }, quality } = self;
+        let Part { window_start, segment: Segment { start, end, text, tokens, .. }, quality } = self;
         json!({
             "id": id, "seek": (window_start * FRAMES_PER_SECOND).round() as u64, "start": start, "end": end, "text": text,
             "tokens": tokens, "temperature": decimal(quality.temperature), "avg_logprob": quality.logprob,
@@ -162,13 +160,6 @@ fn decimal(number: f32) -> f64 {
     number.to_string().parse().unwrap_or_else(|_| number.into())
 }
 
-/// `00:01:02.345`.
-fn time(seconds: f64, point: char) -> String {
-    let all = (seconds * 1000.0).round() as u64;
-    let (hours, minutes) = (all / 3_600_000, all / 60_000 % 60);
-    format!("{hours:02}:{minutes:02}:{:02}{point}{:03}", all / 1000 % 60, all % 1000)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,7 +167,13 @@ mod tests {
     fn transcript() -> Transcript {
         let part = |start, end, text: &str| Part {
             window_start: 28.305,
-            segment: Segment { start, end, text: text.to_owned(), ..Segment::default() },
+            segment: Segment {
+                start,
+                end,
+                text: text.to_owned(),
+                words: vec![Word { text: "One.".to_owned(), start: 0.5, end: 1.5 }],
+                ..Segment::default()
+            },
             quality: Quality { temperature: 0.2, logprob: -0.5, compression_ratio: 1.25, no_speech: Some(0.125) },
         };
         Transcript {
@@ -186,23 +183,16 @@ mod tests {
     }
 
     #[test]
-    fn subtitles_have_numbers_and_times() {
-        assert_eq!(
-            transcript().srt(),
-            "1\n00:00:00,000 --> 00:00:01,500\nOne.\n\n2\n00:01:01,020 --> 01:02:03,400\nTwo --> three.\n\n"
-        );
-        assert_eq!(
-            transcript().vtt(),
-            "WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nOne.\n\n00:01:01.020 --> 01:02:03.400\nTwo -> three.\n\n"
-        );
-    }
-
-    #[test]
     fn the_verbose_form_has_the_parts() {
         let segment = json!({
             "id": 1, "seek": 2831, "start": 61.02, "end": 3723.4, "text": " Two --> three.", "tokens": [],
             "temperature": 0.2, "avg_logprob": -0.5, "compression_ratio": 1.25, "no_speech_prob": 0.125,
         });
-        assert_eq!(transcript().verbose()["segments"][1], segment);
+        let verbose = |segments, words| transcript().verbose(Granularity { segments, words });
+        assert_eq!(verbose(true, false)["segments"][1], segment);
+        assert_eq!(verbose(true, false).get("words"), None);
+        assert_eq!(verbose(false, true).get("segments"), None);
+        let words = json!([{ "word": "One.", "start": 0.5, "end": 1.5 }, { "word": "One.", "start": 0.5, "end": 1.5 }]);
+        assert_eq!(verbose(false, true)["words"], words);
     }
 }

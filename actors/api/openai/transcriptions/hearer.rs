@@ -1,4 +1,5 @@
 //! Asks a model what is said in a window: at temperature 0, and at higher ones while the text is not usable (temperature fallback).
+//! Then, if that is wanted, when its words are spoken.
 
 use std::slice;
 use std::sync::Arc;
@@ -13,10 +14,13 @@ use crate::serving::accept::accept;
 use crate::serving::answers::{Answer, Finish};
 use crate::serving::error::ApiError;
 use crate::serving::request::{ConstraintField, OutputOptions, PromptInput, ServingRequest};
+use crate::serving::served::Served;
+use crate::serving::transcription::aligner::{AlignmentRequest, token_starts};
 use crate::serving::transcription::heard::Heard;
 use crate::serving::transcription::marks::Marks;
 use crate::serving::transcription::quality::TEMPERATURES;
 use crate::serving::transcription::recording::Window;
+use crate::serving::transcription::word_times;
 
 /// The seed of fallbacks, so that a recording has the same transcript each time.
 const SEED: u64 = 0;
@@ -61,7 +65,34 @@ impl Hearer {
             // Its language is a guess, too.
             found.heard = Heard { quality: found.heard.quality, ..Heard::default() };
         }
+        if self.asked.granularity.words && !found.heard.segments.is_empty() {
+            self.time_words(&mut found.heard, window).await?;
+        }
         Ok(found)
+    }
+
+    /// Finds out when the words of a window are spoken.
+    async fn time_words(&self, heard: &mut Heard, window: &Window) -> Result<(), ApiError> {
+        let starts = with_room(false, || self.token_starts(heard, window)).await?;
+        let starts: Vec<f64> = starts.into_iter().map(|seconds| window.start + seconds).collect();
+        let served = Served::lease(&self.server.models, self.asked.model.as_deref()).await?;
+        word_times::set(heard, &starts, &served.model()?.tokenizer);
+        Ok(())
+    }
+
+    async fn token_starts(&self, heard: &Heard, window: &Window) -> Result<Vec<f64>, ApiError> {
+        let options = &self.asked.options;
+        let request = AlignmentRequest {
+            model: self.asked.model.clone(),
+            window: window.clone().request(&self.asked.request),
+            seconds: window.seconds,
+            before: self.marks.before_words_of(heard.language.as_deref(), self.asked.request.task),
+            words: heard.segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect(),
+            tenancy: options.tenancy.clone(),
+            priority: options.priority,
+        };
+        let memory = RequestMemory::reserve(&self.server.request_memory, self.client.clone());
+        token_starts(&self.server.models, self.server.limits(), request, memory).await
     }
 
     /// At least one. A client that states one, other than 0, gets no other.
@@ -71,14 +102,7 @@ impl Hearer {
     }
 
     async fn hear_at(&self, temperature: f32, window: &Window, may_be_refused: bool) -> OfWindow {
-        loop {
-            match self.try_to_hear(temperature, window.clone()).await {
-                Err(error) if !may_be_refused && error.is_overload() => {
-                    sleep(error.retry_after().unwrap_or_default()).await;
-                }
-                found => return found,
-            }
-        }
+        with_room(may_be_refused, || self.try_to_hear(temperature, window.clone())).await
     }
 
     async fn try_to_hear(&self, temperature: f32, window: Window) -> OfWindow {
@@ -119,6 +143,21 @@ impl Hearer {
             prompt: PromptInput::Transcription(Box::new(window.request(&self.asked.request))),
             constraint: Some(self.constraint.clone()),
             output: OutputOptions::plain(),
+        }
+    }
+}
+
+/// Repeats an attempt while the server has no room for it, unless it may be refused.
+async fn with_room<T, Attempt: Future<Output = Result<T, ApiError>>>(
+    may_be_refused: bool,
+    attempt: impl Fn() -> Attempt,
+) -> Result<T, ApiError> {
+    loop {
+        match attempt().await {
+            Err(error) if !may_be_refused && error.is_overload() => {
+                sleep(error.retry_after().unwrap_or_default()).await;
+            }
+            found => return found,
         }
     }
 }

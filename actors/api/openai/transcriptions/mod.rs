@@ -4,11 +4,12 @@
 //! - [`asked`]: what a client asks for
 //! - [`whole`]: a chat model with an audio encoder hears the whole file and answers once
 //! - [`windows`]: a model that hears a window at a time answers for each; [`hearer`]: its requests for one
-//! - [`mod@format`]: the forms of a transcript; [`events`]: those of a stream
+//! - [`mod@format`]: the forms of a transcript; [`granularity`]: what has times in it; [`events`]: those of a stream
 
 mod asked;
 mod events;
 mod format;
+mod granularity;
 mod hearer;
 mod whole;
 mod windows;

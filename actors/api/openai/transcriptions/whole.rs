@@ -26,7 +26,7 @@ pub(super) async fn answer(
     asked: Asked,
     (file, memory): (Vec<u8>, Reservation),
 ) -> Result<Response, ApiError> {
-    let Asked { model, options, format, mut request } = asked;
+    let Asked { model, options, format, mut request, .. } = asked;
     format.check_without_times()?;
     let (is_streamed, has_language) = (options.stream.is_some(), request.language.is_some());
     request.audio = vec![audio(file)];

@@ -38,7 +38,7 @@ pub(super) async fn answer(
     let grammar = window.0.grammar(asked.request.language.as_deref(), asked.request.task, has_times)?;
     let constraint = ConstraintField { path: "language".to_owned(), grammar };
     let recording = Recording::read(file, window, &server.limits().media, &mut memory).await?;
-    let (format, is_streamed) = (asked.format, asked.options.stream.is_some());
+    let (format, granularity, is_streamed) = (asked.format, asked.granularity, asked.options.stream.is_some());
     let (task, duration) = (asked.request.task, recording.seconds);
     let hearer = Hearer { server: server.clone(), client: caller.client(), asked, constraint, marks: recording.marks };
     let mut heard = Box::pin(hear(Arc::new(hearer), recording.windows, memory));
@@ -56,7 +56,7 @@ pub(super) async fn answer(
         finishes.extend(finish);
     }
     transcript.usage = usage(&finishes);
-    Ok(format.response(&transcript))
+    Ok(format.response(&transcript, granularity))
 }
 
 /// What is heard in each window, in order. `memory` is held until the end.
@@ -74,12 +74,13 @@ fn hear(hearer: Arc<Hearer>, windows: Vec<Window>, memory: Reservation) -> impl 
 
 impl Transcript {
     /// Adds what was heard in the window that starts at `start` seconds.
-    fn add(&mut self, start: f64, Heard { language, segments, quality }: Heard) {
+    fn add(&mut self, start: f64, Heard { language, mut segments, quality, word_seconds }: Heard) {
         if self.language.is_empty() {
             self.language = language.as_deref().map(language_name).unwrap_or_default();
         }
         segments.iter().for_each(|segment| self.text.push_str(&segment.text));
         self.text = self.text.trim_start().to_owned();
+        segments.iter_mut().for_each(|segment| self.speech_end.limit(segment, word_seconds));
         self.parts.extend(segments.into_iter().map(|segment| Part { window_start: start, segment, quality }));
     }
 }

@@ -1,6 +1,6 @@
 //! Requests for the hidden values of their prompt.
 
-use cuelight_engine::engine::{HiddenLimits, HiddenRows};
+use cuelight_engine::engine::{BLOCK_TOKENS, HiddenLimits, HiddenRows};
 
 use super::world::World;
 use super::*;
@@ -27,6 +27,26 @@ fn a_mean_needs_every_row_and_the_last_token_only_the_last_chunk() {
         world.assert_all_ended();
         assert_eq!(world.policy.counts().blocks_cached, 0, "nothing of it is kept");
     }
+}
+
+#[test]
+fn rows_before_the_first_that_is_needed_return_nothing_and_come_from_the_cache() {
+    let mut world = World::new(PolicyConfig { prefill_chunk_tokens: 50, ..CONFIG }, hidden(6, false));
+    let from = 2 * BLOCK_TOKENS + 3;
+    let text = |id| Submission { hidden_from: from, ..embedding(id, from + 8, HiddenRows::All) };
+    let rows = |world: &mut World, id| {
+        world.submit(text(id), 0);
+        let mut rows = Vec::new();
+        while let Some(planned) = world.computing.front() {
+            rows.push((planned.step.rows(), planned.step.hidden_rows()));
+            world.finish_step();
+            world.sample(false);
+        }
+        rows
+    };
+    assert_eq!(rows(&mut world, 1), [(from, 0), (6, 6), (2, 2)]);
+    assert_eq!(rows(&mut world, 2), [(3, 0), (6, 6), (2, 2)], "the blocks before are known");
+    world.assert_all_ended();
 }
 
 #[test]

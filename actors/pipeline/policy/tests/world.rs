@@ -169,10 +169,10 @@ impl World {
             tokens: submission.prompt.clone(),
             prompt_tokens,
             until: (prompt_tokens + generate).min(self.policy.context_tokens_after(prompt_tokens)),
-            scored: if submission.scores_prompt || submission.hidden == Some(HiddenRows::All) {
-                0
-            } else {
-                prompt_tokens
+            scored: match submission.hidden {
+                Some(HiddenRows::All) => submission.hidden_from,
+                _ if submission.scores_prompt => 0,
+                _ => prompt_tokens,
             },
             end: None,
             submission: submission.clone(),
