@@ -88,9 +88,9 @@ pub fn median_filtered(row: &[f64]) -> Vec<f64> {
 /// The step with which a path reaches a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Move {
-    NextBoth,
-    NextRow,
-    NextColumn,
+    Both,
+    Row,
+    Column,
 }
 
 /// The path of least cost from the first to the last cell of a matrix with this many columns, as rows and columns. Each step goes
@@ -106,11 +106,11 @@ pub fn warp(costs: &[f64], columns: usize) -> VecDeque<(usize, usize)> {
         for (column, cost) in row.iter().enumerate() {
             let (both, next_row, next_column) = (before[column], before[column + 1], reached[column]);
             let (least, step) = if both < next_row && both < next_column {
-                (both, Move::NextBoth)
+                (both, Move::Both)
             } else if next_row < both && next_row < next_column {
-                (next_row, Move::NextRow)
+                (next_row, Move::Row)
             } else {
-                (next_column, Move::NextColumn)
+                (next_column, Move::Column)
             };
             reached[column + 1] = cost + least;
             moves.push(step);
@@ -129,9 +129,9 @@ fn path_of(moves: &[Move], columns: usize) -> VecDeque<(usize, usize)> {
         path.push_front((row, column));
         cell -= match (row, column, moves[cell]) {
             (0, 0, _) => return path,
-            (0, ..) | (_, 1.., Move::NextColumn) => 1,
-            (_, 0, _) | (_, _, Move::NextRow) => columns,
-            (_, _, Move::NextBoth) => columns + 1,
+            (0, ..) | (_, 1.., Move::Column) => 1,
+            (_, 0, _) | (_, _, Move::Row) => columns,
+            (_, _, Move::Both) => columns + 1,
         };
     }
 }

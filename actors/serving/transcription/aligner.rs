@@ -35,8 +35,8 @@ pub(crate) struct AlignmentRequest {
     pub priority: i32,
 }
 
-/// When each token of the words starts, in seconds from the start of the window, and when the last one ends. `memory` is held until
-/// then.
+/// When each token of the words starts, in seconds from the start of the window, and when the last one ends. Tokens that the
+/// context has no place for are left out. `memory` is held until then.
 ///
 /// # Errors
 /// [`ApiError`] when the model returns no weights of attention, and what fails a generation.
@@ -47,7 +47,7 @@ pub(crate) async fn token_starts(
     mut memory: impl RequestBudget,
 ) -> Result<Vec<f64>, ApiError> {
     let started = Instant::now();
-    let AlignmentRequest { model, mut window, seconds, before, words, tenancy, priority } = request;
+    let AlignmentRequest { model, mut window, seconds, before, mut words, tenancy, priority } = request;
     let served = Served::lease(models, model.as_deref()).await?;
     let model = served.model()?;
     let shape = shape_of(&model)?;
@@ -60,10 +60,10 @@ pub(crate) async fn token_starts(
     let mut prompt = chat.tokens(&run.model, parts).await?;
     let media = media::prompt_media(&prompt, &encoded, &run.model);
     let end = run.model.tokenizer.end_of_generation().first().ok_or(ApiError::Internal)?;
-    prompt.tokens.extend(before.iter().chain(&words));
-    // Words that fill the context leave no place for the end.
-    let has_end = prompt.tokens.len() < run.model.limits.context_tokens;
-    prompt.tokens.extend(has_end.then_some(end));
+    // A text that fills the context loses its last tokens, so that the end has a place.
+    let others = prompt.tokens.len() + before.len() + 2;
+    words.truncate(run.model.limits.context_tokens.saturating_sub(others));
+    prompt.tokens.extend(before.iter().chain(&words).chain([end]));
     // The weights are those of the start, the tokens before the words, the words and the end.
     let of_words = before.len()..before.len() + words.len() + 1;
     memory.grow((of_words.end + 1) * shape.frames * (shape.heads * size_of::<f32>() + 4 * size_of::<f64>()))?;

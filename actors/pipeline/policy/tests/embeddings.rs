@@ -44,7 +44,7 @@ fn rows_before_the_first_that_is_needed_return_nothing_and_come_from_the_cache()
         }
         rows
     };
-    assert_eq!(rows(&mut world, 1), [(from, 0), (6, 6), (2, 2)]);
+    assert_eq!(rows(&mut world, 1), [(32, 0), (3, 0), (6, 6), (2, 2)]);
     assert_eq!(rows(&mut world, 2), [(3, 0), (6, 6), (2, 2)], "the blocks before are known");
     world.assert_all_ended();
 }
