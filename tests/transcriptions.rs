@@ -164,6 +164,7 @@ async fn words_have_the_same_times_next_to_others_and_in_small_chunks() {
     let others = [9000, 2 * WINDOW, 11_000, 2 * WINDOW].map(|samples| object(&server, samples, &WORDS));
     let [_, second, _, last] = futures_util::future::join_all(others).await.try_into().unwrap();
     assert_eq!((&second, &last), (&alone, &alone));
+    drop(server);
     let flags = ["--alias", "whisper", "--kv-type", "f32", "--prefill-chunk", "5", "--no-prefix-cache"];
     let chunked = ServerProcess::start_model(&folder().join("directory"), &flags).await;
     assert_eq!(object(&chunked, 2 * WINDOW, &WORDS).await, alone);
