@@ -243,11 +243,11 @@ impl Pooler {
         self.known == if self.pooling == Pooling::First { 1 } else { self.tokens }
     }
 
-    /// The vector, not normalized; `None` while values are missing. Of each token its values are returned only once.
+    /// The vector, not normalized; `None` while values are missing.
     #[must_use]
-    pub fn pooled(&mut self) -> Option<Vec<f32>> {
+    pub fn pooled(&self) -> Option<Vec<f32>> {
         if matches!(self.pooling, Pooling::Each { .. }) {
-            return self.is_complete().then(|| std::mem::take(&mut self.rows));
+            return self.is_complete().then(|| self.rows.clone());
         }
         let count = if self.pooling == Pooling::Mean { self.tokens } else { 1 } as f64;
         self.is_complete().then(|| self.sums.iter().map(|sum| (sum / count) as f32).collect())
