@@ -434,7 +434,9 @@ async fn errors_of_every_layer_have_ollamas_form() {
     }
     let foreign = Request::get("/api/tags").header("host", "a").header("origin", "https://evil.example");
     error(&server.call(foreign.body(Body::empty()).unwrap()).await, 403);
-    let untyped = Request::post(CHAT).header("authorization", "Bearer key").body(Body::from("{}")).unwrap();
+    let untyped =
+        Request::post(CHAT).header("authorization", "Bearer key").header("host", "a").header("origin", "http://a");
+    let untyped = untyped.body(Body::from("{}")).unwrap();
     assert!(error(&server.call(untyped).await, 415).contains("application/json"));
     // Other protocols keep their own form.
     assert!(server.get("/v1/models").await.json()["error"]["message"].is_string());

@@ -33,7 +33,7 @@ fn a_mean_needs_every_row_and_the_last_token_only_the_last_chunk() {
 fn rows_before_the_first_that_is_needed_return_nothing_and_come_from_the_cache() {
     let mut world = World::new(PolicyConfig { prefill_chunk_tokens: 50, ..CONFIG }, hidden(6, false));
     let from = 2 * BLOCK_TOKENS + 3;
-    let text = |id| Submission { hidden_from: from, ..embedding(id, from + 8, HiddenRows::All) };
+    let text = |id| Submission { id: RequestId(id), hidden_from: from, ..embedding(1, from + 8, HiddenRows::All) };
     let rows = |world: &mut World, id| {
         world.submit(text(id), 0);
         let mut rows = Vec::new();
