@@ -1,6 +1,6 @@
 """Runs libraries that programs are built with against `cuelight serve`: text, streams, structured answers, calls of tools.
 
-A library that is not installed is named and skipped. The model must know tools: Qwen2.5-Coder 1.5B does.
+A library that is not installed is named and skipped. The model must know tools, and the answers are checked: serve Qwen2.5-Coder 1.5B with `CUELIGHT_TEMP=0`.
 
 usage: libraries.py URL [KEY]      needs, as far as they fit together: pip install litellm instructor langchain-openai langchain-ollama
        langchain-anthropic pydantic-ai openai-agents smolagents[openai] llama-index-llms-openai-like llama-index-llms-ollama dspy guidance
@@ -12,6 +12,8 @@ import sys
 
 from pydantic import BaseModel
 
+# The SDK of OpenAI has a module with the name of a file next to this one.
+sys.path.pop(0)
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 ROOT = sys.argv[1].rstrip("/")
 KEY = sys.argv[2] if len(sys.argv) > 2 else "none"
@@ -81,7 +83,7 @@ def langchain():
 
 
 def pydantic_ai():
-    from pydantic_ai import Agent, NativeOutput
+    from pydantic_ai import Agent, NativeOutput, Tool
     from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -90,8 +92,9 @@ def pydantic_ai():
         assert Agent(model).run_sync(SAY).output
         is_bob(Agent(model, output_type=Person).run_sync(BOB).output)
         is_bob(Agent(model, output_type=NativeOutput(Person)).run_sync(BOB).output)
-        called = Agent(model, tools=[weather]).run_sync(WEATHER).all_messages()
-        assert any(part.part_kind == "tool-return" for message in called for part in message.parts)
+        # Of strict tools only calls with the format's markers are read, which this model often leaves out.
+        called = Agent(model, tools=[Tool(weather, strict=False)]).run_sync(WEATHER).all_messages()
+        assert any(part.part_kind == "tool-return" for message in called for part in message.parts), called
 
 
 def openai_agents():
@@ -105,7 +108,7 @@ def openai_agents():
         for api in ["responses", "chat_completions"]:
             set_default_openai_api(api)
             is_bob((await Runner.run(Agent(name="a", model=MODEL, output_type=Person), BOB)).final_output)
-            agent = Agent(name="a", model=MODEL, tools=[function_tool(weather)])
+            agent = Agent(name="a", model=MODEL, tools=[function_tool(weather, strict_mode=False)])
             assert len((await Runner.run(agent, WEATHER, max_turns=4)).raw_responses) > 1
             streamed = Runner.run_streamed(agent, WEATHER, max_turns=4)
             assert [event async for event in streamed.stream_events()]
@@ -141,7 +144,8 @@ def dspy():
 
     with context(lm=LM(f"openai/{MODEL}", api_base=V1, api_key=KEY, cache=False)):
         assert Predict("question -> answer: int")(question="2 + 3?").answer == 5
-        assert "sunny" in ReAct("question -> answer", tools=[weather], max_iters=3)(question="Weather in Rome?").answer
+        answered = ReAct("question -> answer", tools=[weather], max_iters=3)(question="What is the weather in Rome?")
+        assert "sunny" in str(answered.trajectory), answered
         with context(adapter=JSONAdapter()):
             assert ChainOfThought("question -> answer: int")(question="2 + 3?").answer == 5
 
