@@ -267,6 +267,7 @@ fn files_are_transcribed_in_the_terminal() {
     }
     let (is_done, subtitles, log) = transcribe(&[&short, "--format", "srt", "--words"]);
     let (_, object, _) = transcribe(&[&short, "--format", "json", "--words"]);
+    assert!(object.ends_with("}\n"), "{object}");
     let words: Value = serde_json::from_str(&object).unwrap();
     let words = words["words"].as_array().unwrap().len();
     assert!(is_done && words > 1 && subtitles.matches(" --> ").count() == words, "{log}");

@@ -191,6 +191,7 @@ async fn transcript(args: &Args, router: &Router, file: &Path) -> Result<String,
     let write: fn(Vec<Cue>) -> String = match args.format {
         Format::Srt if args.words => subtitles::srt,
         Format::Vtt if args.words => subtitles::vtt,
+        Format::Json => return Ok(text + "\n"),
         _ => return Ok(text),
     };
     Ok(write(cues_of_words(&serde_json::from_str(&text).map_err(CliError::other)?)))
