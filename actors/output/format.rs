@@ -39,7 +39,7 @@ pub struct ReasoningMarks {
     pub repeats: bool,
 }
 
-/// Texts that small models write around a call in place of the markers that their template shows them.
+/// Texts that small models write around a call instead of the markers that their template shows them.
 pub(super) const UNMARKED: [(&str, &str); 5] = [
     ("```json", "```"),
     ("```", "```"),
