@@ -2,6 +2,7 @@
 //! the common rules. A family is data.
 
 use super::config::{BEFORE_ROW, Config};
+use super::drafter::DRAFTS;
 use super::family_rules::*;
 use super::family_values::*;
 use super::rules::Literal::{self, Bool, Number, Text};
@@ -365,6 +366,15 @@ const QWEN3_VL_ALIASES: &[(&str, &str)] = &[("deepstack_layers", "vision_config.
 /// Every family.
 pub(super) const FAMILIES: &[Family] = &[
     Family { model_types: &["llama"], architecture: "llama", names: &[ROTARY], nested_defaults: LLAMA_NESTED, ..PLAIN },
+    Family {
+        model_types: &["llama"],
+        architecture: "eagle3",
+        names: &[ROTARY, DRAFTER],
+        outside: DRAFTER_OUTSIDE,
+        other_parts: &["d2t", "t2d"],
+        flag: Some(DRAFTS),
+        ..PLAIN
+    },
     Family {
         model_types: &["mistral"],
         architecture: "llama",

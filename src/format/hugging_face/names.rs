@@ -122,6 +122,9 @@ const PREFIXES: &[&str] = &[
 /// What encoders put before the number of a layer, and other models.
 const LAYERS: &[&str] = &["layers.", "encoder.layer.", "encoder.layers.", "h.", "blocks."];
 
+/// What draft models with one layer put before the names of its tensors.
+const ONLY_LAYER: &str = "midlayer.";
+
 /// Parts of a model that do not compute text, or that it is computed without: images and audio.
 const OTHER_PARTS: &[&str] = &[
     "visual.",
@@ -189,6 +192,8 @@ pub(super) struct Target {
 /// The tensors that the tensor `name` becomes in a model with `n_layers` layers.
 pub(super) fn fate(family: &Family, n_layers: usize, name: &str) -> Fate {
     let short = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
+    let of_only_layer = short.strip_prefix(ONLY_LAYER).map(|inner| format!("layers.0.{inner}"));
+    let short = of_only_layer.as_deref().unwrap_or(short);
     let own = targets(&[family.outside], short, "");
     if !own.is_empty() {
         return Fate::Targets(own);
