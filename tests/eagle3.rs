@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use cuelight_engine::engine::Engine;
-use cuelight_engine::load::{ComputeDevice, Kernel, KvType, LoadOptions, Section, Source, plan};
+use cuelight_engine::load::{Kernel, KvType, LoadOptions, Section, Source, plan};
 use serde_json::{Value, json};
 
 #[path = "support/drafts.rs"]
@@ -55,12 +55,15 @@ fn drafter(name: &str) -> LoadOptions {
     }
 }
 
-fn compare(name: &str, kernel: Kernel, device: ComputeDevice, gate: f64) {
-    let options = LoadOptions { kernel, device: device.into(), ..drafter(name) };
+/// The draft model is on the first of the devices.
+fn compare(name: &str, kernel: Kernel, devices: &str, gate: f64) {
+    let first = devices.split(',').next().unwrap();
+    let options = LoadOptions { kernel, device: first.parse().unwrap(), ..drafter(name) };
     let residuals = plan(&options).unwrap().card().residuals.clone();
     assert_eq!(residuals, if name == "speculators" { [1, 4, 8] } else { [2, 4, 5] });
     let of_model = LoadOptions { section: Section::Model, draft_of: None, residuals, ..options.clone() };
-    let mut model = load(LoadOptions { source: Source::File(path("target.gguf")), ..of_model });
+    let device = devices.parse().unwrap();
+    let mut model = load(LoadOptions { source: Source::File(path("target.gguf")), device, ..of_model });
     let mut drafter = load(options);
     let mut means = Vec::new();
     for prompt in expected(name) {
@@ -78,7 +81,7 @@ fn compare(name: &str, kernel: Kernel, device: ComputeDevice, gate: f64) {
 fn draft_models_agree_with_torch_on_every_kernel() {
     for name in DRAFTERS {
         for kernel in Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported()) {
-            compare(name, kernel, ComputeDevice::Cpu, GATE);
+            compare(name, kernel, "cpu", GATE);
         }
     }
 }
@@ -86,8 +89,18 @@ fn draft_models_agree_with_torch_on_every_kernel() {
 #[test]
 fn draft_models_agree_with_torch_on_a_vulkan_device() {
     if vulkan_device::has_device() {
-        DRAFTERS.iter().for_each(|name| compare(name, Kernel::detect(), ComputeDevice::Vulkan(0), DEVICE_GATE));
+        for devices in ["vulkan:0", "cpu,vulkan:0"] {
+            DRAFTERS.iter().for_each(|name| compare(name, Kernel::detect(), devices, DEVICE_GATE));
+        }
     }
+}
+
+/// A config that names no layers is that of a draft model that reads the usual ones.
+#[test]
+fn the_usual_layers_are_read_where_a_config_names_none() {
+    let copy = changed("specforge", |config| config["eagle_config"] = Value::Null);
+    let plan = plan(&LoadOptions { source: Source::File(copy.path().to_owned()), ..drafter("specforge") }).unwrap();
+    assert_eq!(plan.card().residuals, [2, 4, 5]);
 }
 
 async fn start(flags: &[&str]) -> ServerProcess {

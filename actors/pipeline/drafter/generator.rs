@@ -397,6 +397,7 @@ impl DraftGenerator {
 mod tests {
     use std::sync::atomic::Ordering;
 
+    use cuelight_engine::engine::LogitTokens;
     use cuelight_engine::sample::Draw;
 
     use super::*;
@@ -659,6 +660,26 @@ mod tests {
                 tokens.push(b'x'.into());
             }
         }
+    }
+
+    /// A generator whose engine has logits of other tokens, for a model with this many tokens.
+    fn with_logit_tokens(vocab_size: usize) -> World {
+        let mut world = world(64);
+        let known = world.model.limits.vocab_size;
+        let tokens = (0..known).map(|logit| ((logit + 1) % known) as TokenId).collect();
+        let logit_tokens = Some(LogitTokens { tokens, vocab_size: known });
+        let limits = EngineLimits { logit_tokens, ..world.model.limits.clone() };
+        world.generator = DraftGenerator::new(&limits, vocab_size);
+        world
+    }
+
+    #[test]
+    fn logits_of_a_part_of_the_vocabulary_become_tokens() {
+        let tokens = text(40, 0);
+        let logit = alone(&tokens, 1)[0];
+        let of = |vocab_size: usize| with_logit_tokens(vocab_size).draft(asked(1, &tokens, 1));
+        assert_eq!(of(usize::MAX), [logit + 1]);
+        assert!(of(logit as usize + 1).is_empty(), "the model does not have the token");
     }
 
     #[test]

@@ -8,7 +8,6 @@ use serde_json::Value as Json;
 use super::config::Config;
 use super::error::{HuggingFaceError, HuggingFaceFault};
 use super::keys::Keys;
-use crate::checkpoint::drafter::{LAYERS, TOKENS};
 use crate::format::safetensors::Safetensors;
 
 /// The key that [`describe`] adds to the configs of these draft models.
@@ -75,7 +74,7 @@ pub(super) fn add_keys(keys: &mut Keys<'_>, files: &Safetensors) -> Result<(), H
         return Ok(());
     }
     if let Some(layers) = layers(config)? {
-        keys.add(LAYERS, &layers[..]);
+        keys.add("target_layers", &layers[..]);
     }
     if let Some(size) = config.u32("target_hidden_size")? {
         keys.add("target_hidden_size", size);
@@ -84,7 +83,7 @@ pub(super) fn add_keys(keys: &mut Keys<'_>, files: &Safetensors) -> Result<(), H
         keys.add("norm_before_residual", is_before);
     }
     if let Some(tokens) = tokens(files)? {
-        keys.add(TOKENS, &tokens[..]);
+        keys.add("draft_tokens", &tokens[..]);
     }
     Ok(())
 }

@@ -358,6 +358,26 @@ mod tests {
     }
 
     #[test]
+    fn a_draft_model_has_one_layer_under_either_name() {
+        let family = of_type("llama", |key| key == super::super::drafter::DRAFTS).expect("known");
+        let targets_of = |name: &str| match fate(family, 1, name) {
+            Fate::Targets(targets) => targets.into_iter().map(|target| target.name).collect(),
+            other => vec![format!("{other:?}")],
+        };
+        for (name, expected) in [
+            ("midlayer.hidden_norm.weight", "blk.0.attn_norm_2.weight"),
+            ("layers.0.hidden_norm.weight", "blk.0.attn_norm_2.weight"),
+            ("midlayer.self_attn.q_proj.weight", "blk.0.attn_q.weight"),
+            ("fc.weight", "fc.weight"),
+            ("norm.weight", "output_norm.weight"),
+            ("d2t", "Ignored"),
+            ("t2d", "Ignored"),
+        ] {
+            assert_eq!(targets_of(name), [expected]);
+        }
+    }
+
+    #[test]
     fn experts_are_joined_or_divided() {
         let found =
             fate(of_type("qwen3_moe", |_| false).expect("known"), 2, "model.layers.0.mlp.experts.17.up_proj.weight");
