@@ -24,9 +24,6 @@ use server_process::ServerProcess;
 /// Mean |Δ log-prob| of a prompt's tokens with the weights of the file and a float32 cache, in nats.
 const GATE: f64 = 1e-4;
 
-/// As [`GATE`] on a device, whose products round float16 weights differently.
-const DEVICE_GATE: f64 = 1e-3;
-
 /// The draft models: two directories, and the first as a file.
 const DRAFTERS: [&str; 3] = ["specforge", "speculators", "specforge.gguf"];
 
@@ -56,7 +53,7 @@ fn drafter(name: &str) -> LoadOptions {
 }
 
 /// The draft model is on the first of the devices.
-fn compare(name: &str, kernel: Kernel, devices: &str, gate: f64) {
+fn compare(name: &str, kernel: Kernel, devices: &str) {
     let first = devices.split(',').next().unwrap();
     let options = LoadOptions { kernel, device: first.parse().unwrap(), ..drafter(name) };
     let residuals = plan(&options).unwrap().card().residuals.clone();
@@ -74,14 +71,14 @@ fn compare(name: &str, kernel: Kernel, devices: &str, gate: f64) {
     }
     let worst = means.iter().copied().fold(0.0, f64::max);
     println!("{name:15} {:20} largest mean {worst:8.1e}", model.limits().device);
-    assert!(worst <= gate, "{name} on {}: {means:?}", model.limits().device);
+    assert!(worst <= GATE, "{name} on {}: {means:?}", model.limits().device);
 }
 
 #[test]
 fn draft_models_agree_with_torch_on_every_kernel() {
     for name in DRAFTERS {
         for kernel in Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported()) {
-            compare(name, kernel, "cpu", GATE);
+            compare(name, kernel, "cpu");
         }
     }
 }
@@ -90,7 +87,7 @@ fn draft_models_agree_with_torch_on_every_kernel() {
 fn draft_models_agree_with_torch_on_a_vulkan_device() {
     if vulkan_device::has_device() {
         for devices in ["vulkan:0", "cpu,vulkan:0"] {
-            DRAFTERS.iter().for_each(|name| compare(name, Kernel::detect(), devices, DEVICE_GATE));
+            DRAFTERS.iter().for_each(|name| compare(name, Kernel::detect(), devices));
         }
     }
 }
@@ -173,9 +170,6 @@ fn a_draft_model_of_another_model_is_refused() {
     };
     let text = drafts_for(&other("llama.gguf"), &path("specforge"));
     assert!(text.contains("hidden size of 32") && text.contains("64") && text.contains("specforge"), "{text}");
-    let copy = changed("speculators", |config| config["target_hidden_size"] = json!(64));
-    let text = drafts_for(&other("gemma3n.gguf"), copy.path());
-    assert!(text.contains("gemma3n") || text.contains("layers"), "{text}");
     let copy = changed("specforge", |config| config["vocab_size"] = json!(1000));
     let text = drafts_for(&path("target.gguf"), copy.path());
     assert!(text.contains("vocabulary of 1000 tokens") && text.contains("512"), "{text}");
@@ -185,6 +179,13 @@ fn a_draft_model_of_another_model_is_refused() {
     let copy = changed("speculators", |config| config["eagle_aux_hidden_state_layer_ids"] = json!([1, 4, 9]));
     let text = drafts_for(&path("target.gguf"), copy.path());
     assert!(text.contains("[1, 4, 9]") && text.contains("8 layers"), "{text}");
+}
+
+#[test]
+fn a_model_with_several_residual_streams_hands_out_none() {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families/gemma3n.gguf");
+    let error = plan(&LoadOptions { residuals: vec![1], ..LoadOptions::new(model) }).err().unwrap().to_string();
+    assert!(error.contains("gemma3n.gguf") && error.contains("do not support the architecture"), "{error}");
 }
 
 /// A copy of a draft model with another config.

@@ -291,7 +291,8 @@ def main() -> None:
         model = DraftModel(draft, target)
         loss = train_draft(model, target, rng)
         if name == "speculators":
-            model.to(torch.bfloat16).to(torch.float32)
+            for parameter in model.parameters():
+                parameter.data = parameter.data.to(torch.bfloat16).to(torch.float32)
         write_directory(name, model)
         if name == "specforge":
             write_file(name, model)
