@@ -7,11 +7,9 @@ use serde_json::Value as Json;
 
 use super::config::Config;
 use super::error::{HuggingFaceError, HuggingFaceFault};
+use super::families::DRAFTS;
 use super::keys::Keys;
 use crate::format::safetensors::Safetensors;
-
-/// The key that [`describe`] adds to the configs of these draft models.
-pub(super) const DRAFTS: &str = "drafts_with_residuals";
 
 /// The key of the layers that a draft model reads.
 const READ_LAYERS: &str = "eagle_aux_hidden_state_layer_ids";

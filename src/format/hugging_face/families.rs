@@ -2,7 +2,6 @@
 //! the common rules. A family is data.
 
 use super::config::{BEFORE_ROW, Config};
-use super::drafter::DRAFTS;
 use super::family_rules::*;
 use super::family_values::*;
 use super::rules::Literal::{self, Bool, Number, Text};
@@ -13,6 +12,9 @@ pub(super) const HAS_EXPERTS: &str = "has_expert_layers";
 
 /// The key that [`classifier`](super::classifier) adds to configs of models that classify texts, such as rerankers.
 pub(super) const CLASSIFIES: &str = "classifies_texts";
+
+/// The key that [`drafter`](super::drafter) adds to configs of draft models that compute with another model.
+pub(super) const DRAFTS: &str = "drafts_with_residuals";
 
 /// A family of models as directories store it.
 pub(super) struct Family {

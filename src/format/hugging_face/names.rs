@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_draft_model_has_one_layer_under_either_name() {
-        let family = of_type("llama", |key| key == super::super::drafter::DRAFTS).expect("known");
+        let family = of_type("llama", |key| key == super::super::families::DRAFTS).expect("known");
         let targets_of = |name: &str| match fate(family, 1, name) {
             Fate::Targets(targets) => targets.into_iter().map(|target| target.name).collect(),
             other => vec![format!("{other:?}")],
