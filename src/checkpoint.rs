@@ -4,6 +4,7 @@
 //! have the names that GGUF files give them. The chat template is the value of the key `tokenizer.chat_template`.
 
 mod directory;
+pub mod drafter;
 mod gguf;
 mod joined_latent;
 mod open;
@@ -51,6 +52,12 @@ pub trait Checkpoint: Metadata + Send + Sync {
     fn weight_of_shape(&self, name: &str, shape: [usize; 2]) -> Result<Weight, GgufError> {
         let _ = shape;
         self.weight(name)
+    }
+
+    /// The values of a tensor of integers; `None` if there is no such tensor. By default there is none.
+    fn integers_of(&self, name: &str) -> Option<Vec<i64>> {
+        let _ = name;
+        None
     }
 
     /// Builds the tokenizer.

@@ -104,7 +104,7 @@ pub struct SequenceRows {
     pub logits: LogitsWanted,
     /// Whether the hidden values of all rows are returned, whatever `logits` is.
     pub returns_hidden: bool,
-    /// [rows, width of [`HiddenLimits`]]: the hidden values that an engine with [`HiddenLimits::reads`] computes with; else empty.
+    /// [rows, width of [`HiddenInput`]]: the hidden values that an engine with [`HiddenLimits::reads`] computes with; else empty.
     /// For a canvas [rows, width of [`CanvasLimits`]], or empty for zeros.
     pub hidden: Vec<f32>,
     /// The position of the first token of the second text, if the sequence is two texts. Only models with an embedding of which
@@ -237,7 +237,7 @@ impl Step {
     pub fn graph_inputs(&self, limits: &EngineLimits) -> Vec<Vec<f32>> {
         let embeddings = limits.embeddings.filter(|limits| limits.leading_rows == 0);
         let mut inputs = embeddings.map(|limits| self.given_embeddings(&limits)).unwrap_or_default();
-        if limits.hidden.reads || limits.canvas.is_some() {
+        if limits.hidden.reads.width() > 0 || limits.canvas.is_some() {
             inputs.push(self.given_hidden(limits));
         }
         inputs
@@ -268,7 +268,7 @@ impl Step {
 
     /// [rows, width]: the hidden values that are computed with. Rows that are given none have zeros.
     fn given_hidden(&self, limits: &EngineLimits) -> Vec<f32> {
-        let width = limits.hidden_width();
+        let width = limits.canvas.map_or(limits.hidden.reads.width(), |canvas| canvas.width);
         let mut given = Vec::with_capacity(self.rows() * width);
         for sequence in &self.sequences {
             given.extend_from_slice(&sequence.hidden);
@@ -292,7 +292,7 @@ pub struct StepOutput {
     /// [logits rows, vocab_size]: the requested rows, in the order of the step's sequences, without the rows from which the
     /// engine sampled a token.
     pub logits: Vec<f32>,
-    /// [hidden rows, width of [`HiddenLimits`]]: the hidden values of the requested rows, in the order of the step's sequences. Of
+    /// [hidden rows, row width of [`HiddenLimits`]]: the hidden values of the requested rows, in the order of the step's sequences. Of
     /// canvases [rows, width of [`CanvasLimits`]]: the embeddings that their tokens are expected to have.
     pub hidden: Vec<f32>,
     /// The rows of canvases, in the order of the step's sequences.
@@ -403,6 +403,9 @@ pub enum Progress {
 pub struct EngineLimits {
     /// Number of logits in a row.
     pub vocab_size: usize,
+    /// The tokens of these logits, for an engine that has no logits of some tokens; `None` if each logit is that of the token with
+    /// its number.
+    pub logit_tokens: Option<LogitTokens>,
     /// Maximum tokens of a sequence, prompt and answer together.
     pub context_tokens: usize,
     /// Number of KV blocks, numbered from 0.
@@ -448,14 +451,51 @@ pub struct AdapterLimits {
 pub struct HiddenLimits {
     /// Values of a row; 0 for an engine that returns none.
     pub width: usize,
+    /// Further values of a row behind them: the residuals between layers that a draft model computes with.
+    pub residuals: usize,
     /// Maximum rows of a step.
     pub max_rows: usize,
     /// Whether rows see the later rows of their sequence, so that all rows of a sequence must be in one step.
     pub whole_sequences: bool,
     /// Whether a step may return those of all rows of a sequence next to its logits.
     pub all_rows: bool,
-    /// Whether it computes with the hidden values of another engine, as the layer of a model that predicts more tokens does.
-    pub reads: bool,
+    /// The hidden values that it computes with, as the layer of a model that predicts more tokens does.
+    pub reads: HiddenInput,
+}
+
+/// The hidden values that an engine computes with to draft tokens for another one; of 0 values for an engine that reads none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HiddenInput {
+    /// Values of a row that come from the other engine: its residuals if it returns some, else its other values.
+    pub of_model: usize,
+    /// Values of a row that the engine itself has returned. They follow those of the model, and a row that has the ones has zeros
+    /// for the others. 0 if they take the place of those of the model.
+    pub own: usize,
+}
+
+impl HiddenInput {
+    /// Values of a row.
+    #[must_use]
+    pub fn width(self) -> usize {
+        self.of_model + self.own
+    }
+}
+
+impl HiddenLimits {
+    /// All values of a row that leaves the engine.
+    #[must_use]
+    pub fn row_width(&self) -> usize {
+        self.width + self.residuals
+    }
+}
+
+/// The tokens that an engine has logits of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogitTokens {
+    /// The token of each logit.
+    pub tokens: Arc<[TokenId]>,
+    /// Tokens of the vocabulary. Rows may have any of them.
+    pub vocab_size: usize,
 }
 
 /// The embeddings that an engine takes in the place of those of tokens.
@@ -510,6 +550,12 @@ pub enum EngineError {
 }
 
 impl EngineLimits {
+    /// Number of tokens that rows may have.
+    #[must_use]
+    pub fn row_tokens(&self) -> usize {
+        self.logit_tokens.as_ref().map_or(self.vocab_size, |logits| logits.vocab_size)
+    }
+
     /// Hidden values of a row, of a canvas for an engine that denoises.
     #[must_use]
     pub fn hidden_width(&self) -> usize {

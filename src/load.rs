@@ -45,7 +45,7 @@ pub use cuelight_shaders::tuning::Tuning;
 pub use error::LoadError;
 pub use options::{ChatTemplateOptions, CompanionMemory, GivenTemplate, LoadOptions, Source, TierMemory};
 pub(crate) use part::{ModelPart, Target};
-pub use plan::{LoadPlan, LoadedModel, plan};
+pub use plan::{LoadPlan, LoadedModel, is_drafter, plan};
 pub use progress::LoadProgress;
 pub use recommended::{Recommended, RequestDefaults};
 pub use replicas::plan_replicas;

@@ -7,18 +7,17 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use cuelight_engine::engine::{
-    Engine, LogitsWanted, Progress, SequenceRows, SequenceState, Step, StepId, StepOutput, TokenId,
-};
+use cuelight_engine::engine::{Engine, LogitsWanted, Progress, SequenceRows, Step, StepId, TokenId};
 use cuelight_engine::load::{ComputeDevice, Kernel, KvType, LoadError, LoadOptions, Section, plan};
-use serde::Deserialize;
-use serde_json::{Value, json};
 
+#[path = "support/drafts.rs"]
+mod drafts;
 #[path = "support/server_process.rs"]
 mod server_process;
 #[path = "support/vulkan_device.rs"]
 mod vulkan_device;
 
+use drafts::{Prompt, answers, deltas, metric, run};
 use server_process::ServerProcess;
 
 /// Mean |Δ log-prob| of a prompt's tokens with float32 weights and a float32 cache, in nats.
@@ -27,27 +26,12 @@ const GATE: f64 = 1e-4;
 /// The files, without their ending.
 const NAMES: [&str; 3] = ["qwen35", "glm4moe", "deepseek3"];
 
-#[derive(Deserialize)]
-struct Expected {
-    prompts: Vec<Prompt>,
-}
-
-#[derive(Deserialize)]
-struct Prompt {
-    tokens: Vec<TokenId>,
-    /// Of each token from the third on.
-    logprobs: Vec<f64>,
-    /// Tokens that the layer continues the prompt with, and their log-probabilities.
-    draft: Vec<(TokenId, f64)>,
-}
-
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/prediction").join(format!("{name}.gguf"))
 }
 
 fn expected(name: &str) -> Vec<Prompt> {
-    let bytes = std::fs::read(file(name).with_extension("json")).unwrap();
-    serde_json::from_slice::<Expected>(&bytes).unwrap().prompts
+    drafts::expected(&file(name).with_extension("json"))
 }
 
 fn load(path: &Path, section: Section, kernel: Kernel, device: ComputeDevice) -> Box<dyn Engine> {
@@ -62,58 +46,6 @@ fn load(path: &Path, section: Section, kernel: Kernel, device: ComputeDevice) ->
         ..LoadOptions::new(path)
     };
     plan(&options).and_then(|plan| plan.load_engine(&mut |_| {})).unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// Computes rows of one sequence that is alone in the engine.
-fn run(engine: &mut dyn Engine, tokens: &[TokenId], position: usize, hidden: &[f32]) -> StepOutput {
-    let rows = SequenceRows {
-        tokens: tokens.to_vec(),
-        first_position: position as u32,
-        block_table: (0..12).collect(),
-        state: SequenceState::in_place(engine.limits(), 0, position as u32, tokens.len()),
-        logits: LogitsWanted::All,
-        returns_hidden: true,
-        hidden: hidden.to_vec(),
-        ..SequenceRows::default()
-    };
-    match engine.begin(Step { id: StepId(0), sequences: vec![rows] }).unwrap() {
-        Progress::Done(output) => output,
-        Progress::AwaitExperts(_) => panic!("the engine computes its experts"),
-    }
-}
-
-fn log_prob(logits: &[f32], token: TokenId) -> f64 {
-    let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|logit| f64::from(logit - highest).exp()).sum();
-    f64::from(logits[token as usize] - highest) - sum.ln()
-}
-
-/// |Δ log-prob| of the layer's rows and of its draft, when prompts are computed in chunks.
-fn deltas([trunk, layer]: [&mut dyn Engine; 2], prompt: &Prompt, chunk: usize) -> Vec<f64> {
-    let (width, vocabulary) = (trunk.limits().hidden.width, trunk.limits().vocab_size);
-    let known = &prompt.tokens[..prompt.tokens.len() - 1];
-    let (mut rows, mut own) = (Vec::new(), Vec::new());
-    for (index, tokens) in known.chunks(chunk).enumerate() {
-        let position = index * chunk;
-        let hidden = run(trunk, tokens, position, &[]).hidden;
-        assert_eq!(hidden.len(), tokens.len() * width);
-        let next = &prompt.tokens[position + 1..][..tokens.len()];
-        let output = run(layer, next, position, &hidden);
-        rows.extend(output.logits.chunks_exact(vocabulary).map(<[f32]>::to_vec));
-        own = output.hidden[(tokens.len() - 1) * width..].to_vec();
-    }
-    let last = rows.pop().unwrap();
-    let compared = rows.iter().zip(&prompt.tokens[2..]).zip(&prompt.logprobs);
-    let mut deltas: Vec<f64> =
-        compared.map(|((row, token), expected)| (log_prob(row, *token) - expected).abs()).collect();
-    assert_eq!(deltas.len(), prompt.logprobs.len());
-    let mut row = last;
-    for (index, (token, expected)) in prompt.draft.iter().enumerate() {
-        deltas.push((log_prob(&row, *token) - expected).abs());
-        let output = run(layer, &[*token], known.len() + index, &own);
-        (row, own) = (output.logits, output.hidden);
-    }
-    deltas
 }
 
 fn compare(name: &str, path: &Path, kernel: Kernel, device: ComputeDevice) {
@@ -187,43 +119,19 @@ async fn start(name: &str, flags: &[&str]) -> ServerProcess {
     ServerProcess::start_model(&file(name), &[&["--alias", "model"], flags].concat()).await
 }
 
-/// The token ids and log-probabilities of an answer.
-async fn complete(server: &ServerProcess, prompt: &[TokenId], temperature: f32) -> Value {
-    let body = json!({
-        "model": "model", "prompt": prompt, "max_tokens": 60, "temperature": temperature, "seed": 1, "ignore_eos": true,
-        "return_token_ids": true, "logprobs": 1,
-    });
-    let sent = reqwest::Client::new().post(format!("{}/v1/completions", server.url)).json(&body).send().await.unwrap();
-    let answer: Value = sent.json().await.unwrap();
-    assert_eq!(answer["choices"][0]["token_ids"].as_array().map(Vec::len), Some(60), "{answer}");
-    answer["choices"][0].clone()
-}
-
-/// The answers to several requests at the same time.
-async fn answers(server: &ServerProcess, name: &str) -> Vec<Value> {
-    let prompts = expected(name);
-    let all = prompts.iter().flat_map(|prompt| [0.0, 0.8].map(|temperature| (prompt, temperature)));
-    futures_util::future::join_all(all.map(|(prompt, temperature)| complete(server, &prompt.tokens, temperature))).await
-}
-
-async fn metric(server: &ServerProcess, name: &str) -> f64 {
-    let (_, text) = server.get("/metrics").await;
-    let line = text.lines().find(|line| line.starts_with(name) && line.contains("source=\"draft_model\""));
-    line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0.0)
-}
-
 /// The layers are trained, so a good part of what they draft is right.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_layer_drafts_for_its_model_and_changes_no_bit_of_an_answer() {
     const LEAST_ACCEPTED: f64 = 0.2;
     for name in NAMES {
         let plain = start(name, &["--speculate", "off"]).await;
-        let expected = answers(&plain, name).await;
+        let prompts = expected(name);
+        let expected = answers(&plain, &prompts).await;
         drop(plain);
         let flags = ["--draft", "mtp", "--speculate", "draft", "--draft-kv-memory", "1MiB"];
         let server = start(name, &flags).await;
         for _ in 0..20 {
-            assert_eq!(answers(&server, name).await, expected, "{name}");
+            assert_eq!(answers(&server, &prompts).await, expected, "{name}");
         }
         let counts = ["cuelight_accepted_draft_tokens_total", "cuelight_draft_tokens_total"];
         let (accepted, drafted) = (metric(&server, counts[0]).await, metric(&server, counts[1]).await);

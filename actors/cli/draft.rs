@@ -1,4 +1,5 @@
-//! The draft model of the configuration: a file, or the layer of the model that predicts one more token.
+//! The draft model of the configuration: a file, or the layer of the model that predicts one more token. A file may be a draft model
+//! that computes with the residuals of the model (EAGLE-3).
 
 use cuelight_engine::engine::Engine;
 use cuelight_engine::format::tokenizer::Tokenizer;
@@ -25,7 +26,9 @@ const PREDICTION: &str = "mtp";
 pub struct DraftFile {
     options: LoadOptions,
     memory: Vec<CompanionMemory>,
-    /// `None` for a layer of the model, which has the vocabulary of the model.
+    /// The layers of the model whose inputs it computes with.
+    residuals: Vec<usize>,
+    /// `None` for a layer of the model and for one that computes with its residuals, which have the vocabulary of the model.
     tokenizer: Option<Tokenizer>,
 }
 
@@ -64,15 +67,24 @@ pub fn of_config(of_model: &LoadOptions, context: &Context) -> Result<Option<Dra
         profile_ops: false,
         ..of_model.clone()
     };
-    let options = if draft == PREDICTION {
-        LoadOptions { section: Section::Prediction, returns_hidden: true, ..options }
-    } else {
-        LoadOptions { source: Source::File(context.locate(draft)?), ..options }
-    };
+    let options = with_source(draft, options, context)?;
     let plan = load::plan(&options).map_err(CliError::other)?;
     let file = DraftFile::new(&plan)?;
     context.terminal.notice(&describe(&plan, &file.memory));
     Ok(Some(file))
+}
+
+/// The options of the model's own layer, or of a file. A draft model that computes with residuals is opened with the model.
+fn with_source(draft: &str, options: LoadOptions, context: &Context) -> Result<LoadOptions, CliError> {
+    if draft == PREDICTION {
+        return Ok(LoadOptions { section: Section::Prediction, returns_hidden: true, ..options });
+    }
+    let source = Source::File(context.locate(draft)?);
+    if !load::is_drafter(&source).map_err(CliError::other)? {
+        return Ok(LoadOptions { source, ..options });
+    }
+    let draft_of = Some(options.source.clone());
+    Ok(LoadOptions { source, section: Section::Drafter, draft_of, returns_hidden: true, ..options })
 }
 
 /// "layer for multi-token prediction on cpu (2 threads): 310.2 MiB of memory, KV cache for 11008 tokens", or "draft model SmolLM2
@@ -82,7 +94,7 @@ fn describe(plan: &LoadPlan, memory: &[CompanionMemory]) -> String {
     let bytes = format_bytes(memory.iter().map(|memory| memory.bytes).sum());
     let (name, architecture, quantization) = (&card.name, &card.architecture, &card.quantization);
     let what = match plan.options().section {
-        Section::Model => format!("draft model {name} ({architecture}, {quantization})"),
+        Section::Model | Section::Drafter => format!("draft model {name} ({architecture}, {quantization})"),
         Section::Prediction => "layer for multi-token prediction".to_owned(),
     };
     format!(
@@ -102,20 +114,26 @@ impl DraftFile {
             )));
         }
         let mut memory = CompanionMemory::of_plan(plan.memory());
-        let is_layer = plan.options().section == Section::Prediction;
-        if is_layer {
+        let reads_hidden = plan.options().section != Section::Model;
+        if reads_hidden {
             memory.push(CompanionMemory { memory: MemoryId::Host, bytes: HIDDEN_BYTES as u64 });
         }
         // Keep the size of the context for later loads: there may be less memory then.
         let options = LoadOptions { context_tokens: Some(plan.memory().context_tokens), ..plan.options().clone() };
-        let tokenizer = (!is_layer).then(|| plan.tokenizer()).transpose().map_err(CliError::other)?;
-        Ok(DraftFile { options, memory, tokenizer })
+        let tokenizer = (!reads_hidden).then(|| plan.tokenizer()).transpose().map_err(CliError::other)?;
+        Ok(DraftFile { options, memory, residuals: plan.card().residuals.clone(), tokenizer })
     }
 
     /// Whether it computes with the hidden values of the model.
     #[must_use]
     pub fn reads_hidden(&self) -> bool {
-        self.options.section == Section::Prediction
+        self.options.section != Section::Model
+    }
+
+    /// The layers of the model whose inputs it computes with; none if it computes with what follows the last layer.
+    #[must_use]
+    pub fn residuals(&self) -> &[usize] {
+        &self.residuals
     }
 
     /// What it uses of each memory.

@@ -3,6 +3,7 @@
 use cuelight_engine::checkpoint::OpenError;
 use cuelight_engine::load::{LoadError, VulkanError};
 use cuelight_engine::memory::TooLarge;
+use cuelight_engine::model::ModelError;
 use cuelight_engine::placement::SplitError;
 
 use super::error::CliError;
@@ -42,6 +43,7 @@ fn remedy(error: &LoadError) -> Option<&'static str> {
             Some("run it with --mmproj and the path of this directory")
         }
         LoadError::ReplicaTooLarge { source, .. } => remedy(source),
+        LoadError::Model(ModelError::DrafterAlone { .. }) => Some("name that model, and this one with --draft"),
         LoadError::NotGiven { .. } => Some("raise that limit, or use a smaller --kv-memory or --ctx-size"),
         LoadError::ChatTemplate { .. } => Some("--chat-template FILE gives another"),
         LoadError::UnevenDevices(_) => Some("--replicas must divide the number of devices in --device"),

@@ -51,8 +51,10 @@ pub fn load_options(config: &Config, tuned: &Tuned, source: Source) -> Result<Lo
     Ok(LoadOptions {
         source,
         section: Section::Model,
+        draft_of: None,
         takes_embeddings: false,
         returns_hidden: false,
+        residuals: Vec::new(),
         context_tokens: config.ctx_size.map(NonZeroUsize::get),
         max_sequences: config.max_seqs.get(),
         max_batched_tokens: config.max_batched_tokens.get(),
@@ -238,7 +240,8 @@ fn with_draft(options: LoadOptions, context: &Context) -> Result<(LoadOptions, O
     let draft = draft::of_config(&options, context)?.map(Arc::new);
     let memory = draft.iter().flat_map(|draft| draft.memory()).cloned().collect();
     let returns_hidden = draft.as_ref().is_some_and(|draft| draft.reads_hidden());
-    Ok((LoadOptions { draft: memory, returns_hidden, ..options }, draft))
+    let residuals = draft.as_ref().map_or_else(Vec::new, |draft| draft.residuals().to_vec());
+    Ok((LoadOptions { draft: memory, returns_hidden, residuals, ..options }, draft))
 }
 
 fn check_vocabulary(draft: Option<&DraftFile>, model: &LoadPlan) -> Result<(), CliError> {

@@ -247,7 +247,7 @@ settings! { |home|
         lora_vocabulary: bool = false, "", advanced = true;
         /// Reserve memory for adapters that change routed experts; not needed if an adapter of `lora` changes them.
         lora_experts: bool = false, "", advanced = true;
-        /// Small model with the same vocabulary that drafts tokens, which the model then verifies several at a time, or mtp for the model's own layer for multi-token prediction; the text is the same.
+        /// Small model with the same vocabulary, or EAGLE-3 model made for this one, that drafts tokens, which the model then verifies several at a time, or mtp for the model's own layer for multi-token prediction; the text is the same.
         draft: Option<String> = None, "MODEL";
         /// Device to compute the draft model on; if not set, the first one of `device`.
         draft_device: Option<ComputeDevice> = None, "DEVICE", advanced = true;

@@ -11,8 +11,8 @@ use std::time::Duration;
 use cuelight_engine::embedding::{ClassScores, EmbeddingSpec, Pooling, Relevance};
 use cuelight_engine::engine::{
     BLOCK_TOKENS, CacheLayout, CacheUnit, Canvas, CanvasLimits, DenoisedRow, EmbeddingLimits, EmbeddingRows, Engine,
-    EngineError, EngineLimits, ExpertJob, ExpertResult, HiddenLimits, LogitsWanted, Progress, SampledToken,
-    SequenceRows, Step, StepOutput, TokenId, UnitBytes,
+    EngineError, EngineLimits, ExpertJob, ExpertResult, HiddenInput, HiddenLimits, LogitsWanted, Progress,
+    SampledToken, SequenceRows, Step, StepOutput, TokenId, UnitBytes,
 };
 use cuelight_engine::format::chat_template::ChatTemplate;
 use cuelight_engine::format::gguf::Gguf;
@@ -266,7 +266,7 @@ impl SimulatedModel {
     pub fn with_prediction(mut self) -> Self {
         (self.limits.hidden.all_rows, self.limits.hidden.max_rows) = (true, self.limits.max_batched_tokens);
         let mut layer = SimulatedModel { counters: Arc::default(), draft: None, ..self.clone() };
-        layer.limits.hidden.reads = true;
+        layer.limits.hidden.reads = HiddenInput { of_model: HIDDEN_WIDTH, own: 0 };
         self.draft = Some(Arc::new(layer));
         self
     }
@@ -342,6 +342,7 @@ impl ModelSource for SimulatedModel {
             context_train: self.limits.context_tokens,
             license: None,
             layers: Vec::new(),
+            residuals: Vec::new(),
             prediction: None,
             embedding: self.embedding(),
             labels: self.labels.clone(),
@@ -565,7 +566,7 @@ impl SimulatedEngine {
             if limits.hidden.whole_sequences && sequence.first_position > 0 {
                 return Err(invalid(step, "a sequence continues, but its rows see later rows".into()));
             }
-            let reads = limits.hidden.reads || (sequence.canvas.is_some() && !sequence.hidden.is_empty());
+            let reads = limits.hidden.reads.of_model > 0 || (sequence.canvas.is_some() && !sequence.hidden.is_empty());
             let given = if reads { sequence.tokens.len() * HIDDEN_WIDTH } else { 0 };
             let wants = sequence.logits.rows(sequence.tokens.len()) > 0;
             if limits.canvas.is_some() && sequence.canvas.is_some() != wants {

@@ -204,8 +204,8 @@ pub(super) fn validate(step: &Step, limits: &EngineLimits) -> Result<(), String>
         if let Some(block) = sequence.block_table.iter().find(|block| **block as usize >= limits.kv_blocks) {
             return Err(format!("sequence {index} uses block {block} of {}", limits.kv_blocks));
         }
-        if let Some(token) = sequence.tokens.iter().find(|token| **token as usize >= limits.vocab_size) {
-            return Err(format!("sequence {index} has token {token} of a vocabulary of {}", limits.vocab_size));
+        if let Some(token) = sequence.tokens.iter().find(|token| **token as usize >= limits.row_tokens()) {
+            return Err(format!("sequence {index} has token {token} of a vocabulary of {}", limits.row_tokens()));
         }
         validate_canvas(index, sequence, limits)?;
         validate_embeddings(index, sequence, limits)?;
@@ -215,8 +215,7 @@ pub(super) fn validate(step: &Step, limits: &EngineLimits) -> Result<(), String>
         }
         let given = match (limits.canvas, &sequence.canvas) {
             (Some(limits), Some(_)) if !sequence.hidden.is_empty() => sequence.tokens.len() * limits.width,
-            _ if limits.hidden.reads => sequence.tokens.len() * limits.hidden.width,
-            _ => 0,
+            _ => sequence.tokens.len() * limits.hidden.reads.width(),
         };
         if sequence.hidden.len() != given {
             let found = sequence.hidden.len();
@@ -312,7 +311,7 @@ fn validate_embeddings(index: usize, sequence: &SequenceRows, limits: &EngineLim
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{CanvasLimits, EmbeddingLimits, HiddenLimits, HiddenRows, SequenceRows, StepId};
+    use crate::engine::{CanvasLimits, EmbeddingLimits, HiddenInput, HiddenLimits, HiddenRows, SequenceRows, StepId};
 
     fn limits() -> EngineLimits {
         EngineLimits {
@@ -399,7 +398,10 @@ mod tests {
             vec![SequenceRows { hidden: vec![0.0; 8], ..rows(1, 0, &[0]) }],
             Err("sequence 0 has 8 hidden values, but the engine reads 0"),
         );
-        let limits = EngineLimits { hidden: HiddenLimits { reads: true, ..limits().hidden }, ..limits() };
+        let limits = EngineLimits {
+            hidden: HiddenLimits { reads: HiddenInput { of_model: 8, own: 0 }, ..limits().hidden },
+            ..limits()
+        };
         let given = |values| SequenceRows { hidden: vec![0.0; values], ..rows(2, 0, &[0]) };
         let validated = |values| validate(&Step { id: StepId(0), sequences: vec![given(values)] }, &limits);
         assert_eq!(validated(16), Ok(()));

@@ -31,6 +31,10 @@ impl Checkpoint for Gguf {
         self.weight(name)
     }
 
+    fn integers_of(&self, name: &str) -> Option<Vec<i64>> {
+        self.integers_of(name)
+    }
+
     fn tokenizer(&self, cancel: &LoadCancel) -> Result<Tokenizer, TokenizerError> {
         Tokenizer::build(self, cancel)
     }

@@ -33,6 +33,8 @@ pub struct ModelCard {
     pub layers: Vec<LayerGroup>,
     /// The layer that predicts one more token, if the file has one that can be built.
     pub prediction: Option<LayerGroup>,
+    /// The layers of another model whose inputs it computes with, if it is a draft model that does so.
+    pub residuals: Vec<usize>,
     /// Its embeddings.
     pub embedding: EmbeddingSpec,
     /// The names of its classes, if it classifies texts.
@@ -78,6 +80,7 @@ impl ModelCard {
             license: checkpoint.optional_str("general.license")?.map(str::to_owned),
             layers: groups(&model.hyperparameters.layers),
             prediction: prediction(checkpoint),
+            residuals: model.hyperparameters.drafter.as_ref().map_or_else(Vec::new, |spec| spec.layers.clone()),
             embedding: model.embedding,
             labels: model.hyperparameters.classifier.as_ref().map_or_else(Vec::new, |of| of.labels.clone()),
             rerank_template: checkpoint.optional_str("tokenizer.chat_template.rerank")?.map(str::to_owned),

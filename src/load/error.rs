@@ -7,6 +7,7 @@ use cuelight_shaders::cpu::Kernel;
 use crate::backend::vulkan::VulkanError;
 use crate::cancel::LoadCancelled;
 use crate::checkpoint::OpenError;
+use crate::checkpoint::drafter::DrafterError;
 use crate::device::UnevenDevices;
 use crate::format::chat_template::ChatTemplateError;
 use crate::format::gguf::GgufError;
@@ -29,6 +30,9 @@ pub enum LoadError {
     /// The file is not a model that can run.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// The draft model was not made for the model.
+    #[error(transparent)]
+    Drafter(#[from] DrafterError),
     /// The file has no encoder of images or audio that can be computed.
     #[error(transparent)]
     Tower(#[from] TowerError),

@@ -96,8 +96,14 @@ pub struct LoadOptions {
     pub source: Source,
     /// Which of its layers.
     pub section: Section,
+    /// The model whose tokens it drafts, for a draft model that computes with the residuals of that model.
+    pub draft_of: Option<Source>,
     /// Whether steps may return the hidden values of all rows, not only of one row of each sequence.
     pub returns_hidden: bool,
+    /// The layers whose inputs these values include, for a draft model that computes with them ([`ModelCard::residuals`]).
+    ///
+    /// [`ModelCard::residuals`]: super::ModelCard::residuals
+    pub residuals: Vec<usize>,
     /// Whether a step may give the embeddings of rows, as those of images.
     pub takes_embeddings: bool,
     /// The longest sequence in tokens; `None` for the model's own limit, or less if memory is short.
@@ -191,7 +197,9 @@ impl LoadOptions {
         LoadOptions {
             source: Source::File(path.into()),
             section: Section::default(),
+            draft_of: None,
             returns_hidden: false,
+            residuals: Vec::new(),
             takes_embeddings: false,
             context_tokens: None,
             max_sequences: 16,

@@ -250,7 +250,7 @@ fn handed_over_bytes(options: &LoadOptions, limits: &EngineLimits) -> u64 {
     const STEPS: usize = 2;
     const CANDIDATE_BYTES: usize = 16;
     let logits = STEPS * limits.max_logits_rows * limits.vocab_size * size_of::<f32>();
-    let hidden = STEPS * limits.hidden.max_rows * limits.hidden.width * size_of::<f32>();
+    let hidden = STEPS * limits.hidden.max_rows * limits.hidden.row_width() * size_of::<f32>();
     let sampling = options.threads.min(limits.max_sequences) * limits.vocab_size * (size_of::<f32>() + CANDIDATE_BYTES);
     (logits + hidden + sampling) as u64
 }

@@ -12,15 +12,18 @@ use super::card::ModelCard;
 use super::division::{self, Division, Sharers};
 use super::error::LoadError;
 use super::guarded::GuardedEngine;
-use super::options::LoadOptions;
+use super::options::{LoadOptions, Source};
 use super::progress::LoadProgress;
 use super::text::{chat_template, tokenizer_bytes, tokenizer_cancellable};
 use crate::adapters::AdapterModel;
 use crate::backend::offload::WithExperts;
 use crate::cancel::LoadCancel;
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint::drafter::{self, Drafter};
 use crate::embedding::{EmbeddingSpec, Pooling};
-use crate::engine::{AdapterLimits, CanvasLimits, EmbeddingLimits, Engine, EngineLimits, HiddenLimits};
+use crate::engine::{
+    AdapterLimits, CanvasLimits, EmbeddingLimits, Engine, EngineLimits, HiddenInput, HiddenLimits, LogitTokens,
+};
 use crate::experts::HostExperts;
 use crate::format::chat_template::ChatTemplate;
 use crate::format::hugging_face::HeadCounts;
@@ -107,7 +110,7 @@ pub(super) fn divide(options: &LoadOptions) -> Result<DividedModel, LoadError> {
             return Err(LoadError::ZeroSetting { setting });
         }
     }
-    let (checkpoint, pending_weights) = options.source.open()?;
+    let (checkpoint, pending_weights) = open(options)?;
     let model = ModelGraph::build_with(&*checkpoint, &build_options(options))?;
     check_canvases(&model, &*checkpoint, options)?;
     if model.encoder_rows.is_some() && !options.takes_embeddings {
@@ -136,6 +139,22 @@ pub(super) fn divide(options: &LoadOptions) -> Result<DividedModel, LoadError> {
     })
 }
 
+/// Opens the model; a draft model with what it uses of the model whose tokens it drafts.
+fn open(options: &LoadOptions) -> Result<(Box<dyn Checkpoint>, Option<PendingWeights>), LoadError> {
+    let (checkpoint, pending_weights) = options.source.open()?;
+    let Some(model) = &options.draft_of else { return Ok((checkpoint, pending_weights)) };
+    let (model, pending_of_model) = model.open()?;
+    Ok((Box::new(Drafter::new(checkpoint, model)?), pending_weights.or(pending_of_model)))
+}
+
+/// Whether a model is a draft model that computes with the residuals of another model. Reads its header.
+///
+/// # Errors
+/// [`LoadError`] when it cannot be opened.
+pub fn is_drafter(source: &Source) -> Result<bool, LoadError> {
+    Ok(drafter::is_drafter(&*source.open()?.0)?)
+}
+
 /// Checks that a model that generates blocks has no draft model, and space for a block.
 fn check_canvases(model: &ModelGraph, checkpoint: &dyn Checkpoint, options: &LoadOptions) -> Result<(), LoadError> {
     let path = || checkpoint.path().display().to_string();
@@ -152,7 +171,7 @@ fn check_canvases(model: &ModelGraph, checkpoint: &dyn Checkpoint, options: &Loa
 /// What is built of the checkpoint.
 fn build_options(options: &LoadOptions) -> BuildOptions {
     let LoadOptions { section, context_tokens, adapters, takes_embeddings, .. } = *options;
-    BuildOptions { section, context_tokens, adapters, takes_embeddings }
+    BuildOptions { section, context_tokens, adapters, takes_embeddings, residuals: options.residuals.clone() }
 }
 
 /// What adapters of a model must fit.
@@ -186,7 +205,7 @@ fn limits(model: &ModelGraph, options: &LoadOptions) -> EngineLimits {
     let block = h.denoising.map_or(0, |rule| rule.tokens);
     // A step has space for prompts next to a block.
     let max_batched_tokens = options.max_batched_tokens.max(longest).max(2 * block);
-    let logits_rows_that_fit = LOGITS_BYTES / (h.vocab_size * size_of::<f32>());
+    let logits_rows_that_fit = LOGITS_BYTES / (h.n_logits().max(1) * size_of::<f32>());
     let max_logits_rows = match h.denoising {
         Some(_) => whole_blocks(logits_rows_that_fit.min(max_batched_tokens / 2), block),
         None => logits_rows_that_fit.clamp(max_sequences, max_batched_tokens.max(max_sequences)),
@@ -199,17 +218,24 @@ fn limits(model: &ModelGraph, options: &LoadOptions) -> EngineLimits {
         None if all_rows => max_batched_tokens,
         None => max_sequences,
     };
-    let reads = options.section == Section::Prediction;
+    let residuals = options.residuals.len() * h.hidden_size;
+    let reads = match (&h.drafter, options.section) {
+        (Some(spec), _) => spec.input(h.hidden_size),
+        (None, Section::Prediction) => HiddenInput { of_model: width, own: 0 },
+        (None, _) => HiddenInput::default(),
+    };
+    let logit_tokens = h.drafter.as_ref().and_then(|spec| spec.tokens.clone());
     EngineLimits {
         adapters: options.adapters.unwrap_or_default(),
-        vocab_size: h.vocab_size,
+        vocab_size: h.n_logits(),
+        logit_tokens: logit_tokens.map(|tokens| LogitTokens { tokens, vocab_size: h.vocab_size }),
         context_tokens,
         kv_blocks: 0,
         state_slots: 0,
         max_batched_tokens,
         max_sequences,
         max_logits_rows: if is_only { 0 } else { max_logits_rows },
-        hidden: HiddenLimits { width, max_rows, whole_sequences, all_rows: options.returns_hidden, reads },
+        hidden: HiddenLimits { width, residuals, max_rows, whole_sequences, all_rows: options.returns_hidden, reads },
         canvas: h.denoising.map(|rule| CanvasLimits { tokens: rule.tokens, width: h.hidden_size }),
         embeddings: options.takes_embeddings.then(|| EmbeddingLimits {
             width: h.hidden_size,

@@ -76,6 +76,22 @@ pub enum ModelError {
         /// The file.
         file: String,
     },
+    /// The file is a draft model that computes with another model.
+    #[error("{file}: it is a draft model (EAGLE-3) and cannot run alone, only next to the model that it was made for")]
+    DrafterAlone {
+        /// The file.
+        file: String,
+    },
+    /// The residuals between layers were requested of a model that has no single ones.
+    #[error(
+        "{file}: draft models that compute with residuals between layers do not support the architecture {architecture:?}"
+    )]
+    NoResiduals {
+        /// The file.
+        file: String,
+        /// The architecture.
+        architecture: String,
+    },
     /// The file has one of two tensors that belong together.
     #[error("{file}: of the tensors {tensors} one is missing")]
     OneOfTwoTensors {

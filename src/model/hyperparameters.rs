@@ -9,11 +9,13 @@
 //! - `experts`: their experts
 //! - `classifier`: the head of a classifier
 //! - `denoising`: how blocks of tokens are denoised
+//! - `drafter`: what draft models compute with
 
 mod alignment;
 mod attention;
 mod classifier;
 mod denoising;
+mod drafter;
 mod experts;
 mod keys;
 mod layers;
@@ -28,7 +30,7 @@ use cuelight_shaders::xielu::Xielu;
 
 use super::arch::{EmbeddingScale, Family, FeedForward, LogitScale, NormKind};
 use super::error::ModelError;
-use super::layer::{LayerSpec, StreamSizes};
+use super::layer::{DrafterSpec, LayerSpec, StreamSizes};
 use crate::checkpoint::Checkpoint;
 use crate::embedding::Pooling;
 use crate::sample::DenoisingRule;
@@ -93,6 +95,8 @@ pub struct HyperParameters {
     pub deep_layers: usize,
     /// How blocks of tokens are denoised, for models that generate these.
     pub denoising: Option<DenoisingRule>,
+    /// What it computes with, for draft models that compute with the residuals of another model.
+    pub drafter: Option<DrafterSpec>,
 }
 
 impl HyperParameters {
@@ -110,8 +114,10 @@ impl HyperParameters {
         let hidden_size = keys.size("embedding_length")?;
         let context_train = keys.size("context_length")?;
         let layers = keys.layer_specs(family, hidden_size, context_tokens.unwrap_or(context_train))?;
+        let vocab_size = vocab_size(checkpoint)?;
         Ok(HyperParameters {
-            vocab_size: vocab_size(checkpoint)?,
+            vocab_size,
+            drafter: keys.drafter(family.generation, hidden_size, vocab_size)?,
             xielu: keys.xielu(family.feed_forward, layers.len())?,
             deep_layers: keys.deep_layers(layers.len())?,
             layers,
@@ -137,6 +143,13 @@ impl HyperParameters {
 }
 
 impl HyperParameters {
+    /// Number of logits of a row.
+    #[must_use]
+    pub fn n_logits(&self) -> usize {
+        let tokens = self.drafter.as_ref().and_then(|spec| spec.tokens.as_ref());
+        tokens.map_or(self.vocab_size, |tokens| tokens.len())
+    }
+
     /// The keys and values with which the head of a classifier computes the mean of all tokens; `None` if it reads one token.
     #[must_use]
     pub fn mean_of_tokens(&self) -> Option<KvShape> {

@@ -1,5 +1,7 @@
 //! How each layer of a model is built: the options of its family and the metadata of its file, resolved to plain data.
 
+use std::sync::Arc;
+
 use cuelight_shaders::attention::{EachOther, KvShape, Window};
 use cuelight_shaders::causal_conv::CausalConv;
 use cuelight_shaders::experts::{Groups, RouteWeighting, Scoring};
@@ -12,6 +14,7 @@ use cuelight_shaders::state_space::SpaceShape;
 
 use super::arch::{FeedForward, Norms, QkNormKind, RopePairs, SharedExpert};
 use super::rope::RopeScaling;
+use crate::engine::{HiddenInput, TokenId};
 
 /// One layer.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +27,27 @@ pub struct LayerSpec {
     pub mixer: MixerSpec,
     /// How each row is processed by itself.
     pub feed_forward: FeedForwardSpec,
+}
+
+/// What a draft model computes with, and the tokens that it drafts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DrafterSpec {
+    /// The layers of the model whose inputs it reads, in ascending order.
+    pub layers: Vec<usize>,
+    /// The hidden size of the model.
+    pub model_hidden_size: usize,
+    /// Whether the residual stream goes on from the normalised hidden values.
+    pub norm_before_residual: bool,
+    /// The token of each logit; `None` if they are those of the model.
+    pub tokens: Option<Arc<[TokenId]>>,
+}
+
+impl DrafterSpec {
+    /// The hidden values of a row, given the draft model's hidden size.
+    #[must_use]
+    pub fn input(&self, hidden_size: usize) -> HiddenInput {
+        HiddenInput { of_model: self.layers.len() * self.model_hidden_size, own: hidden_size }
+    }
 }
 
 /// The residual streams of a model that has several.

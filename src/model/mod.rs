@@ -11,7 +11,7 @@
 //! - [`mixer`] and [`ffn`]: the two halves of a layer
 //! - `streams`: several residual streams, where a model has them; `low_rank`: a learnt residual
 //! - `canvas`: the rows of blocks that are denoised together
-//! - `prediction`: the input of a layer that predicts one more token
+//! - `prediction`: the input of a layer that predicts one more token; `drafter`: that of a draft model that reads residuals
 //! - `encoder_rows`: what other rows read of the rows of an encoder
 //! - `per_layer`: inputs of single layers, where a model has them
 //! - [`norm_readers`]: the norms whose output only matrices read
@@ -25,6 +25,7 @@ pub mod builder;
 mod canvas;
 mod classifier;
 pub mod describe;
+mod drafter;
 mod encoder_rows;
 pub mod error;
 pub mod ffn;
@@ -50,6 +51,7 @@ use cuelight_shaders::scale::Scale;
 
 use crate::adapters::projections::Projection;
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint::drafter::is_drafter;
 use crate::checkpoint::prediction::PredictionLayer;
 use crate::embedding::EmbeddingSpec;
 use crate::engine::AdapterLimits;
@@ -69,10 +71,12 @@ pub enum Section {
     Model,
     /// The layer with which the model predicts one more token. It computes with the hidden values of the model.
     Prediction,
+    /// A draft model that computes with the residuals of another model.
+    Drafter,
 }
 
 /// What is built of a checkpoint, and for what.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BuildOptions {
     /// The layers.
     pub section: Section,
@@ -82,6 +86,9 @@ pub struct BuildOptions {
     pub adapters: Option<AdapterLimits>,
     /// Whether a step may give the embeddings of rows.
     pub takes_embeddings: bool,
+    /// The layers whose inputs follow the other hidden values of a row, in ascending order; the number of layers stands for the output
+    /// of the last one.
+    pub residuals: Vec<usize>,
 }
 
 /// A model as a graph that a backend can run.
@@ -120,7 +127,10 @@ impl ModelGraph {
     /// As [`ModelGraph::build`]; [`ModelError::NoPrediction`] when the checkpoint does not have the section.
     pub fn build_with(checkpoint: &dyn Checkpoint, options: &BuildOptions) -> Result<ModelGraph, ModelError> {
         match options.section {
-            Section::Model => ModelGraph::build_section(checkpoint, options),
+            Section::Model if is_drafter(checkpoint)? => {
+                Err(ModelError::DrafterAlone { file: checkpoint.path().display().to_string() })
+            }
+            Section::Model | Section::Drafter => ModelGraph::build_section(checkpoint, options),
             Section::Prediction => match PredictionLayer::find(checkpoint)? {
                 Some(layer) => ModelGraph::build_section(&layer, options),
                 None => Err(ModelError::NoPrediction { file: checkpoint.path().display().to_string() }),
@@ -167,16 +177,28 @@ fn build_ops(builder: &mut Builder<'_>, options: &BuildOptions) -> Result<Embedd
     if h.denoising.is_some() {
         x = canvas::input(builder, x)?;
     }
+    let mut mixer_input = None;
+    if let Some(spec) = &h.drafter {
+        let [residual, both] = drafter::input(builder, spec, x)?;
+        (x, mixer_input) = (residual, Some(both));
+    }
     let per_layer = per_layer::inputs(builder, x)?;
     x = streams::split(builder, x)?;
+    let mut residuals = Vec::new();
     for layer in 0..h.layers.len() {
-        x = build_layer(builder, layer, (x, per_layer))?;
+        if options.residuals.contains(&layer) {
+            residuals.push(x);
+        }
+        x = build_layer(builder, layer, (x, per_layer), mixer_input.take())?;
         if let Some(given) = deep.get(layer) {
             x = builder.graph.push_one(Add, &[x, *given])?;
         }
     }
+    if options.residuals.contains(&h.layers.len()) {
+        residuals.push(x);
+    }
     x = streams::merge(builder, x)?;
-    output::build(builder, (table, table_factor), x)
+    output::build(builder, (table, table_factor), x, &residuals)
 }
 
 /// The embeddings of rows, some of which a step gives, and what each of the first layers adds to its output for these rows.
@@ -215,9 +237,10 @@ fn build_layer(
     builder: &mut Builder<'_>,
     layer: usize,
     (x, per_layer): (ValueId, Option<ValueId>),
+    mixer_input: Option<ValueId>,
 ) -> Result<ValueId, BuildError> {
     let reading = streams::read(builder, layer, x)?;
-    let output = build_halves(builder, layer, reading.input)?;
+    let output = build_halves(builder, layer, reading.input, mixer_input)?;
     let x = streams::write(builder, layer, reading, output)?;
     let x = per_layer::add(builder, layer, per_layer, x)?;
     let [scale, causal] = ["layer_output_scale", "enc_layer_output_scale"]
@@ -228,14 +251,19 @@ fn build_layer(
     }
 }
 
-/// Norm, mixer, residual; norm, feed-forward, residual. Some layers have only one of the halves.
-fn build_halves(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, BuildError> {
+/// Norm, mixer, residual; norm, feed-forward, residual. Some layers have only one of the halves. What the mixer reads may be given.
+fn build_halves(
+    builder: &mut Builder<'_>,
+    layer: usize,
+    x: ValueId,
+    given: Option<ValueId>,
+) -> Result<ValueId, BuildError> {
     let spec = &builder.h.layers[layer];
     let [before_mixer, after_mixer, before_ffn, after_ffn] = norm_names(spec.norms);
     let (sum, mixer_input) = match &spec.mixer {
         MixerSpec::None => (x, x),
         mixer => {
-            let normed = layer_norm(builder, layer, before_mixer, x)?;
+            let normed = given.map_or_else(|| layer_norm(builder, layer, before_mixer, x), Ok)?;
             let mixed = mixer::mix(builder, layer, mixer, normed)?;
             let sum = add_branch(builder, layer, (spec.norms, after_mixer), [x, mixed])?;
             (low_rank::add(builder, layer, [sum, normed])?, normed)

@@ -8,12 +8,13 @@ use cuelight_shaders::weight::Weight;
 
 use super::arch::{EmbeddingNorm, Output};
 use super::builder::{BuildError, Builder};
+use super::error::ModelError;
 use super::{canvas, classifier, vocabulary};
 use crate::embedding::{AttentionShape, EmbeddingSpec, Pooling};
 use crate::graph::ValueId;
 
 /// Appends the ops after the last layer, whose output is `x`. A file without an output matrix uses that of the token embedding,
-/// which is given with its factor.
+/// which is given with its factor. The residuals follow the other hidden values of a row.
 ///
 /// # Errors
 /// [`BuildError`] when a tensor is missing or has the wrong shape.
@@ -21,7 +22,9 @@ pub(super) fn build(
     builder: &mut Builder<'_>,
     token_embedding: (Weight, f32),
     x: ValueId,
+    residuals: &[ValueId],
 ) -> Result<EmbeddingSpec, BuildError> {
+    check_residuals(builder, residuals)?;
     if builder.h.denoising.is_some() {
         let logits = head(builder, token_embedding.clone(), x)?;
         canvas::denoise(builder, token_embedding, logits)?;
@@ -45,6 +48,7 @@ pub(super) fn build(
     }
     let is_only = builder.h.pooling.is_some() || builder.family.output.is_embedding_only();
     let hidden = hidden_rows(builder, x)?;
+    return_with_residuals(builder, hidden, residuals)?;
     if !is_only {
         head(builder, token_embedding, x)?;
     }
@@ -67,7 +71,7 @@ fn attention_weights(builder: &mut Builder<'_>) -> Result<Option<AttentionShape>
     Ok(Some(AttentionShape { heads, frames: builder.h.encoder_rows() }))
 }
 
-/// The hidden values that leave the engine. Files of embedding models may have projections after the last norm. They are linear,
+/// The hidden values of embeddings. Files of embedding models may have projections after the last norm. They are linear,
 /// so that of the mean is the mean of theirs.
 fn hidden_rows(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, BuildError> {
     let mut hidden = selected_hidden(builder, x)?;
@@ -77,14 +81,36 @@ fn hidden_rows(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, BuildEr
             hidden = builder.graph.push_one(Linear::new(vec![matrix], vec![None])?, &[hidden])?;
         }
     }
-    builder.graph.return_hidden(hidden);
     Ok(hidden)
 }
 
-/// The hidden values after the last norm of the rows that need them.
+/// Refuses residuals of models that have several streams, attend to an encoder, classify or denoise.
+fn check_residuals(builder: &Builder<'_>, residuals: &[ValueId]) -> Result<(), BuildError> {
+    let h = builder.h;
+    let is_other = h.denoising.is_some() || h.classifier.is_some() || h.streams.is_some() || h.encoder_rows() > 0;
+    if residuals.is_empty() || !is_other {
+        return Ok(());
+    }
+    let (file, architecture) = (builder.weights.file(), h.architecture.clone());
+    Err(ModelError::NoResiduals { file, architecture }.into())
+}
+
+/// Lets the hidden values of embeddings leave the engine, with those of residuals behind them.
+fn return_with_residuals(builder: &mut Builder<'_>, hidden: ValueId, residuals: &[ValueId]) -> Result<(), BuildError> {
+    let mut joined = hidden;
+    for residual in residuals {
+        let selected = builder.graph.push_one(SelectRows::hidden(), &[*residual])?;
+        let [first, second] = [joined, selected].map(|value| builder.graph.width(value));
+        joined = builder.graph.push_one(JoinHeads { first, second }, &[joined, selected])?;
+    }
+    builder.graph.return_hidden(joined);
+    Ok(())
+}
+
+/// The hidden values after the last norm of the rows that need them. A draft model goes on from those before its norm.
 fn selected_hidden(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, BuildError> {
     let rows = builder.graph.push_one(SelectRows::hidden(), &[x])?;
-    last_norm(builder, rows)
+    if builder.h.drafter.is_some() { Ok(rows) } else { last_norm(builder, rows) }
 }
 
 fn last_norm(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, BuildError> {
@@ -106,11 +132,11 @@ fn head(
     let h = builder.h;
     let x = builder.graph.push_one(SelectRows::new(), &[x])?;
     let x = last_norm(builder, x)?;
-    let (head, factor) = match builder.weights.optional_matrix("output.weight", h.vocab_size, h.hidden_size)? {
+    let (head, factor) = match builder.weights.optional_matrix("output.weight", h.n_logits(), h.hidden_size)? {
         Some(head) => (head, builder.weights.factor("output")?),
         None => (embedding, embedding_factor),
     };
-    let bias = builder.weights.optional_vector("output.bias", h.vocab_size)?;
+    let bias = builder.weights.optional_vector("output.bias", h.n_logits())?;
     let bias = bias.map(|bias| bias.iter().map(|bias| bias / factor).collect());
     let logits = builder.graph.push_one(Linear::new(vec![head], vec![bias])?, &[x])?;
     let logit_scale = h.logit_scale.unwrap_or(1.0);

@@ -306,6 +306,7 @@ mod tests {
             labels: Vec::new(),
             rerank_template: None,
             layers: Vec::new(),
+            residuals: Vec::new(),
             prediction: None,
             denoising: None,
             sampling: Default::default(),

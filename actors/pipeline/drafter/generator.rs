@@ -7,15 +7,16 @@
 //!
 //! A layer of the model computes with the hidden values of the model, one position behind the tokens: row `i` joins the token at
 //! `i + 1` and the hidden values at `i`, and gives the token at `i + 2`. The rows of a draft use the layer's own hidden values,
-//! and are computed again when those of the model are known.
+//! and are computed again when those of the model are known. The same is done for a draft model that computes with residuals of the
+//! model (EAGLE-3); it may have logits of a part of the vocabulary only.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::time::Instant;
 
 use cuelight_engine::engine::{
-    BLOCK_TOKENS, Engine, EngineError, EngineLimits, LogitsWanted, Progress, RowSamplingParams, SequenceRows, Step,
-    StepId, StepOutput, TokenId,
+    BLOCK_TOKENS, Engine, EngineError, EngineLimits, HiddenInput, LogitsWanted, Progress, RowSamplingParams,
+    SequenceRows, Step, StepId, StepOutput, TokenId,
 };
 use cuelight_engine::sample::{choose_by_row, token_of};
 
@@ -124,9 +125,10 @@ impl DraftGenerator {
             jobs: VecDeque::new(),
             next_step: StepId(0),
             clock: 0,
-            trunk: limits.hidden.reads.then(|| {
-                let rows = HIDDEN_BYTES / (limits.hidden.width.max(1) * size_of::<f32>());
-                TrunkStore::new(limits.hidden.width, rows.max(limits.max_batched_tokens))
+            trunk: (limits.hidden.reads.of_model > 0).then(|| {
+                let width = limits.hidden.reads.of_model;
+                let rows = HIDDEN_BYTES / (width * size_of::<f32>());
+                TrunkStore::new(width, rows.max(limits.max_batched_tokens))
             }),
         }
     }
@@ -148,7 +150,7 @@ impl DraftGenerator {
     #[must_use]
     pub fn add(&mut self, request: DraftRequest) -> Option<DraftReply> {
         let (id, length) = (request.id, request.tokens.len());
-        let is_known = |token: &TokenId| (*token as usize) < self.limits.vocab_size;
+        let is_known = |token: &TokenId| (*token as usize) < self.limits.row_tokens();
         let whole = length + request.draws.len();
         let fits = whole <= self.limits.context_tokens && BlockManager::blocks_for(whole) <= self.limits.kv_blocks;
         if length == 0 || !fits || !request.tokens.iter().all(is_known) {
@@ -284,11 +286,24 @@ impl DraftGenerator {
     /// known any more.
     fn hidden(&self, job: &Job, rows: Range<usize>) -> Option<Vec<f32>> {
         let Some(trunk) = &self.trunk else { return Some(Vec::new()) };
+        let HiddenInput { of_model, own } = self.limits.hidden.reads;
         if rows.start >= job.text_length() {
-            return Some(job.hidden.clone());
+            let before = if own > 0 { of_model } else { 0 };
+            return Some([vec![0.0; before], job.hidden.clone()].concat());
         }
         let first = job.skipped - self.shift();
-        trunk.read(job.request.id, first + rows.start..first + rows.end)
+        let values = trunk.read(job.request.id, first + rows.start..first + rows.end)?;
+        let without_own = |row: &[f32]| [row, &vec![0.0; own]].concat();
+        Some(if own > 0 { values.chunks_exact(of_model).flat_map(without_own).collect() } else { values })
+    }
+
+    /// The token of a logit, if the model that verifies the drafts has it.
+    fn token(&self, logit: TokenId) -> Option<TokenId> {
+        let token = match &self.limits.logit_tokens {
+            Some(logits) => *logits.tokens.get(logit as usize)?,
+            None => logit,
+        };
+        Some(token).filter(|token| (*token as usize) < self.vocab_size)
     }
 
     /// Takes the blocks of the sequence that was continued longest ago, and returns one that is free then.
@@ -314,18 +329,21 @@ impl DraftGenerator {
         let mut hidden = output.hidden.chunks_exact(self.limits.hidden.width.max(1));
         let mut sampled = output.sampled.iter();
         for (id, rows) in members {
-            let Some(job) = self.jobs.iter_mut().find(|job| job.request.id == id) else { continue };
+            let Some(index) = self.jobs.iter().position(|job| job.request.id == id) else { continue };
             let computed = self.sequences.get(&id).map_or(0, |sequence| sequence.tokens.len());
+            let job = &mut self.jobs[index];
             let Some(draw) = job.draw().filter(|_| computed == job.length()) else { continue };
             if let Some(hidden) = hidden.by_ref().take(rows).last() {
                 job.hidden = hidden.to_vec();
             }
             let sampled = sampled.next().copied().flatten();
             let sampled = sampled.or_else(|| Some(choose_by_row(logits.next()?, &draw)));
-            match sampled.map(token_of) {
-                Some(Ok(token)) if (token as usize) < self.vocab_size => job.drafted.push(token),
+            let token = sampled.and_then(|sampled| self.token(token_of(sampled).ok()?));
+            let job = &mut self.jobs[index];
+            match token {
+                Some(token) => job.drafted.push(token),
                 // The draft ends here.
-                _ => job.request.draws.truncate(job.drafted.len()),
+                None => job.request.draws.truncate(job.drafted.len()),
             }
         }
     }
@@ -379,6 +397,7 @@ impl DraftGenerator {
 mod tests {
     use std::sync::atomic::Ordering;
 
+    use cuelight_engine::engine::LogitTokens;
     use cuelight_engine::sample::Draw;
 
     use super::*;
@@ -641,6 +660,26 @@ mod tests {
                 tokens.push(b'x'.into());
             }
         }
+    }
+
+    /// A generator whose engine has logits of other tokens, for a model with this many tokens.
+    fn with_logit_tokens(vocab_size: usize) -> World {
+        let mut world = world(64);
+        let known = world.model.limits.vocab_size;
+        let tokens = (0..known).map(|logit| ((logit + 1) % known) as TokenId).collect();
+        let logit_tokens = Some(LogitTokens { tokens, vocab_size: known });
+        let limits = EngineLimits { logit_tokens, ..world.model.limits.clone() };
+        world.generator = DraftGenerator::new(&limits, vocab_size);
+        world
+    }
+
+    #[test]
+    fn logits_of_a_part_of_the_vocabulary_become_tokens() {
+        let tokens = text(40, 0);
+        let logit = alone(&tokens, 1)[0];
+        let of = |vocab_size: usize| with_logit_tokens(vocab_size).draft(asked(1, &tokens, 1));
+        assert_eq!(of(usize::MAX), [logit + 1]);
+        assert!(of(logit as usize + 1).is_empty(), "the model does not have the token");
     }
 
     #[test]

@@ -91,6 +91,8 @@ pub struct ExecutorState<E> {
     active: Option<ActiveStep>,
     /// Copies of units that wait until a discarded step has ended.
     held_copies: Vec<DeviceCommand>,
+    /// Hidden values of a row that are for the drafter alone.
+    residuals: usize,
     step_timeout: Duration,
     sampler: ActorRef<SamplerMsg>,
     scheduler: ActorRef<SchedulerMsg>,
@@ -131,6 +133,7 @@ impl<E: Engine> Actor for Executor<E> {
             overlap,
             tracer,
         } = arguments;
+        let residuals = engine.limits().hidden.residuals;
         let device = Device::start(engine, host, expert_jobs, kv_store, me.clone())?;
         // A quarter of the timeout is precise enough to detect a device that hangs.
         me.send_interval((step_timeout / 4).max(Duration::from_millis(1)), || ExecutorMsg::Watch);
@@ -140,6 +143,7 @@ impl<E: Engine> Actor for Executor<E> {
             queue: StepQueue::default(),
             active: None,
             held_copies: Vec::new(),
+            residuals,
             step_timeout,
             sampler,
             scheduler,
@@ -207,7 +211,7 @@ impl<E: Engine> ExecutorState<E> {
         while self.active.is_none() {
             self.held_copies.drain(..).for_each(|command| self.device.send(command, me));
             let Some(PlannedStep { step, ids, tasks, .. }) = self.queue.pop() else { return Ok(()) };
-            let hidden = HiddenShares::of(&step, &ids);
+            let hidden = HiddenShares::of(&step, &ids, self.residuals);
             let (id, begun, rows, sequences) = (step.id, Instant::now(), step.rows(), step.sequences.len());
             let class = Overlap::class(&step);
             let (micro_batches, steps) = MicroBatches::split(step, self.overlap.micro_batches(class));

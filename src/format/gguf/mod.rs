@@ -38,6 +38,9 @@ pub use value::{Strings, Value};
 
 use crate::mapped_file::{MappedFile, ModelFiles};
 
+/// ggml's number of 64-bit integers, which no kernel computes with.
+const GGML_I64: u32 = 27;
+
 /// An open model: its metadata, its table of tensors, and their bytes.
 pub struct Gguf {
     path: PathBuf,
@@ -200,6 +203,18 @@ impl Gguf {
             .and_then(|range| SharedBytes::new(Arc::clone(&self.shards[tensor.shard]), range))
             .ok_or_else(outside)?;
         Weight::new(name, format, rows, columns, bytes).map_err(|error| self.fault(GgufFault::Weight(error)))
+    }
+}
+
+impl Gguf {
+    /// The values of a tensor of 64-bit integers; `None` if there is no such tensor, or it is not in the file as a whole.
+    #[must_use]
+    pub fn integers_of(&self, name: &str) -> Option<Vec<i64>> {
+        let tensor = self.tensor(name).filter(|tensor| tensor.ggml_type == GGML_I64)?;
+        let start = usize::try_from(tensor.start).ok()?;
+        let end = usize::try_from(tensor.n_elements()).ok()?.checked_mul(size_of::<i64>())?.checked_add(start)?;
+        let bytes = SharedBytes::new(Arc::clone(&self.shards[tensor.shard]), start..end)?;
+        Some(bytes.as_slice().as_chunks().0.iter().map(|value| i64::from_le_bytes(*value)).collect())
     }
 }
 

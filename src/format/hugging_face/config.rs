@@ -44,6 +44,15 @@ impl Config {
         Ok(Config { path: path.to_owned(), root, model_types, is_nested })
     }
 
+    /// Puts the values of an object in the place of those of the whole.
+    pub(super) fn take_object(&mut self, key: &str) {
+        let Some(Value::Object(inner)) = self.root.remove(key) else { return };
+        if let Some(name) = inner.get("model_type").and_then(Value::as_str) {
+            self.model_types.insert(0, name.to_owned());
+        }
+        self.root.extend(inner);
+    }
+
     /// Whether the text model has an object of its own. Published ones often state only what differs from the defaults of
     /// transformers.
     pub(super) fn is_nested(&self) -> bool {

@@ -8,7 +8,7 @@ use super::config::Config;
 use super::error::{HuggingFaceError, HuggingFaceFault};
 use super::families::{self, Family};
 use super::small_files::SmallFiles;
-use super::{classifier, encoder_decoder, half_layers, layer_sizes, layout};
+use super::{classifier, drafter, encoder_decoder, half_layers, layer_sizes, layout};
 
 /// The sizes of latent attention. Configs of some models without it have them too.
 const LATENT_SIZES: [&str; 5] = ["kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"];
@@ -25,6 +25,7 @@ impl Described {
     pub(super) fn read(path: &Path, small: &mut SmallFiles) -> Result<Self, HuggingFaceError> {
         let mut config = Config::parse(&path.join("config.json"), &layout::config(path, small)?)?;
         layout::check(path, &config, &layout::TEXT)?;
+        drafter::describe(&mut config)?;
         encoder_decoder::describe(&mut config)?;
         half_layers::describe(&mut config);
         classifier::describe(&mut config)?;

@@ -80,6 +80,8 @@ pub enum HuggingFaceFault {
     NoGroupOrder { tensor: String },
     #[error("tensor {tensor:?} has the type {dtype}, but only F32, F16, BF16, and F8_E4M3 with scales are supported")]
     TensorType { tensor: String, dtype: String },
+    #[error("tensor {tensor:?} of type {dtype} must be of type I64 or I32 and give each logit a token of the model")]
+    NoDistances { tensor: String, dtype: String },
     #[error("tensor {tensor:?} has the shape {shape:?}, which is not possible for it in this model")]
     TensorShape { tensor: String, shape: Vec<usize> },
     #[error("tensor {tensor:?} is not known for model_type {model_type:?}")]

@@ -13,6 +13,9 @@ pub(super) const HAS_EXPERTS: &str = "has_expert_layers";
 /// The key that [`classifier`](super::classifier) adds to configs of models that classify texts, such as rerankers.
 pub(super) const CLASSIFIES: &str = "classifies_texts";
 
+/// The key that [`drafter`](super::drafter) adds to configs of draft models that compute with another model.
+pub(super) const DRAFTS: &str = "drafts_with_residuals";
+
 /// A family of models as directories store it.
 pub(super) struct Family {
     /// The values of `model_type` in `config.json`, for models of text only and for those that also see or hear.
@@ -365,6 +368,15 @@ const QWEN3_VL_ALIASES: &[(&str, &str)] = &[("deepstack_layers", "vision_config.
 /// Every family.
 pub(super) const FAMILIES: &[Family] = &[
     Family { model_types: &["llama"], architecture: "llama", names: &[ROTARY], nested_defaults: LLAMA_NESTED, ..PLAIN },
+    Family {
+        model_types: &["llama"],
+        architecture: "eagle3",
+        names: &[ROTARY, DRAFTER],
+        outside: DRAFTER_OUTSIDE,
+        other_parts: &["d2t", "t2d"],
+        flag: Some(DRAFTS),
+        ..PLAIN
+    },
     Family {
         model_types: &["mistral"],
         architecture: "llama",

@@ -8,6 +8,12 @@ pub(super) const ROTARY: &[Rule] = &[
     ("self_attn.k_proj", "attn_k", &[Op::RotaryRows(Heads::Key)]),
 ];
 
+/// The norm of the hidden values that a draft model reads.
+pub(super) const DRAFTER: &[Rule] = &[("hidden_norm", "attn_norm_2", &[Op::Norm])];
+
+/// The matrix that joins the residuals that a draft model reads.
+pub(super) const DRAFTER_OUTSIDE: &[Rule] = &[("fc", "fc", &[])];
+
 /// The norm between mixer and feed-forward under the name of a norm after the mixer.
 pub(super) const NORM_AFTER_MIXER: &[Rule] = &[("post_attention_layernorm", "post_attention_norm", &[Op::Norm])];
 

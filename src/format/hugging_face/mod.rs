@@ -11,6 +11,7 @@
 //! - `origins`: the tensors as they are stored, and what becomes of each, for a copy of the directory
 //! - `described`: the config with what its family adds
 //! - [`keys`], [`rope`], `layer_sizes`, `half_layers`, `encoder_decoder`, `quantile`: from `config.json` to keys; `config`: its values as types
+//! - `drafter`: draft models that compute with another model
 //! - `scalars`: tensors that become keys, and keys that become tensors
 //! - `adapter`: where adapters find a module's weight
 //! - `sentence`: how embeddings are made; `classifier`: which models classify texts; `answers`: which score by their answers
@@ -25,6 +26,7 @@ mod config;
 mod denoising;
 mod derived;
 mod described;
+mod drafter;
 mod encoder_decoder;
 mod encoders;
 mod error;
@@ -143,6 +145,7 @@ impl Directory {
         let sampling = sampling::of_json(&path.join("generation_config.json"), &generation);
         denoising::add_keys(&mut keys, &generation)?;
         encoder_decoder::add_alignment_heads(&mut keys, &generation)?;
+        drafter::add_keys(&mut keys, &files)?;
         let text = Text::read(path, &config, &generation, &mut small)?;
         answers::add((&mut keys, &mut entries), family, &text, sentence.answers)?;
         add_templates(&mut keys, &text, family.chat_template);

@@ -122,6 +122,9 @@ const PREFIXES: &[&str] = &[
 /// What encoders put before the number of a layer, and other models.
 const LAYERS: &[&str] = &["layers.", "encoder.layer.", "encoder.layers.", "h.", "blocks."];
 
+/// What draft models with one layer put before the names of its tensors.
+const ONLY_LAYER: &str = "midlayer.";
+
 /// Parts of a model that do not compute text, or that it is computed without: images and audio.
 const OTHER_PARTS: &[&str] = &[
     "visual.",
@@ -189,6 +192,8 @@ pub(super) struct Target {
 /// The tensors that the tensor `name` becomes in a model with `n_layers` layers.
 pub(super) fn fate(family: &Family, n_layers: usize, name: &str) -> Fate {
     let short = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
+    let of_only_layer = short.strip_prefix(ONLY_LAYER).map(|inner| format!("layers.0.{inner}"));
+    let short = of_only_layer.as_deref().unwrap_or(short);
     let own = targets(&[family.outside], short, "");
     if !own.is_empty() {
         return Fate::Targets(own);
@@ -350,6 +355,26 @@ mod tests {
         }
         let embedding = targets_of("modernbert", "model.embeddings.tok_embeddings.weight");
         assert_eq!(embedding, ["token_embd.weight"]);
+    }
+
+    #[test]
+    fn a_draft_model_has_one_layer_under_either_name() {
+        let family = of_type("llama", |key| key == super::super::families::DRAFTS).expect("known");
+        let targets_of = |name: &str| match fate(family, 1, name) {
+            Fate::Targets(targets) => targets.into_iter().map(|target| target.name).collect(),
+            other => vec![format!("{other:?}")],
+        };
+        for (name, expected) in [
+            ("midlayer.hidden_norm.weight", "blk.0.attn_norm_2.weight"),
+            ("layers.0.hidden_norm.weight", "blk.0.attn_norm_2.weight"),
+            ("midlayer.self_attn.q_proj.weight", "blk.0.attn_q.weight"),
+            ("fc.weight", "fc.weight"),
+            ("norm.weight", "output_norm.weight"),
+            ("d2t", "Ignored"),
+            ("t2d", "Ignored"),
+        ] {
+            assert_eq!(targets_of(name), [expected]);
+        }
     }
 
     #[test]

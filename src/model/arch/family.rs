@@ -133,6 +133,8 @@ pub enum ClassifierHead {
 pub enum Generation {
     /// One token after the other.
     Tokens,
+    /// Drafts for another model, with its residuals.
+    Drafts,
     /// Blocks of as many tokens as the key `diffusion.canvas_length` says. They are denoised together, in some steps.
     Blocks,
 }

@@ -20,6 +20,7 @@ mod deepseek2;
 mod deepseek32;
 mod diffusion_gemma;
 mod dots1;
+mod eagle3;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod exaone;
@@ -197,6 +198,9 @@ pub const FAMILIES: &[&Family] = &[
     &gemma_embedding::FAMILY,
 ];
 
+/// Draft models that compute with the residuals of another model and cannot run alone.
+const DRAFTERS: &[&Family] = &[&eagle3::FAMILY];
+
 /// The names of the supported architectures.
 #[must_use]
 pub fn known() -> Vec<&'static str> {
@@ -210,7 +214,7 @@ pub fn known() -> Vec<&'static str> {
 /// key `general.architecture`.
 pub fn of(checkpoint: &dyn Checkpoint) -> Result<&'static Family, ModelError> {
     let found = checkpoint.str("general.architecture")?;
-    FAMILIES.iter().copied().find(|family| family.architecture == found).ok_or_else(|| {
+    FAMILIES.iter().chain(DRAFTERS).copied().find(|family| family.architecture == found).ok_or_else(|| {
         let file = checkpoint.path().display().to_string();
         ModelError::UnknownArchitecture { file, found: found.to_owned(), known: known().join(", ") }
     })

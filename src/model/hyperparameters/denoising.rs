@@ -8,7 +8,7 @@ use crate::sample::DenoisingRule;
 impl Keys<'_> {
     /// The rule, for models that generate blocks. These keys do not start with the architecture.
     pub(super) fn denoising(&self, generation: Generation) -> Result<Option<DenoisingRule>, ModelError> {
-        if generation == Generation::Tokens {
+        if generation != Generation::Blocks {
             return Ok(None);
         }
         let size = |key: &str, usual: usize| -> Result<usize, ModelError> {
