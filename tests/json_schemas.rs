@@ -116,7 +116,10 @@ impl Tally {
             let began = Instant::now();
             let check = SchemaCheck::of(&case.schema);
             self.compile_times.push(began.elapsed());
-            let has_grammar = || compiler.compile(&Grammar::JsonSchema(case.schema.clone())).is_ok();
+            // In the schema of a call that of the arguments is a part, so that it says nothing about the draft.
+            let mut part = case.schema.clone();
+            part.as_object_mut().and_then(|keywords| keywords.remove("$schema"));
+            let has_grammar = || compiler.compile(&Grammar::JsonSchema(part)).is_ok();
             assert!(check.is_ok() || !has_grammar(), "{}: {check:?}", case.name);
             let Some(check) = self.compiled(&case.name, check) else { continue };
             for instance in &case.instances {

@@ -68,7 +68,16 @@ impl TextChecks {
     }
 }
 
+/// `None` also for schemas of other types, which may have formats of their own, such as `int64`.
 fn schema_of_text(keywords: &Map<String, Value>) -> Option<Value> {
+    let may_be_text = match keywords.get("type") {
+        None => true,
+        Some(Value::Array(names)) => names.iter().any(|name| name == "string"),
+        Some(name) => name == "string",
+    };
+    if !may_be_text {
+        return None;
+    }
     let mut schema = json!({ "type": "string" });
     for keyword in ["pattern", "format"] {
         if let Some(value) = keywords.get(keyword) {
@@ -111,6 +120,7 @@ mod tests {
             assert!(!accepts(&schema, wrong), "{schema} {wrong:?}");
         }
         assert!(accepts(&json!({ "minLength": 9 }), "any"));
+        assert!(accepts(&json!({ "type": "integer", "format": "int64" }), "any"), "no matter of texts");
     }
 
     #[test]
