@@ -1,4 +1,4 @@
-//! JSON schemas of published test suites: what is accepted, refused, and wrongly accepted or rejected.
+//! JSON schemas of published test suites: what grammars and comparisons accept, refuse, and wrongly accept or reject.
 //!
 //! The data is not part of the repository. `CUELIGHT_TEST_DATA` names a directory with the archives
 //! `json-schema-test-suite.tar.xz` and `maskbench-sample.tar.xz`; `../shared/data` is looked at, too.
@@ -267,5 +267,6 @@ fn values_are_compared_as_the_sample_of_maskbench_does() {
     tally.compare(&cases);
     tally.print("MaskBench, compared");
     assert!(tally.wrongly_accepted.is_empty());
-    assert!(tally.refused <= 162 && tally.wrongly_rejected.len() <= 2 && tally.right >= 3353);
+    // Keywords next to a reference count, also in drafts in which they did not.
+    assert!(tally.refused <= 136 && tally.wrongly_rejected.len() <= 2 && tally.right >= 3481);
 }

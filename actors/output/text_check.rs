@@ -4,6 +4,7 @@
 //! of calls.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::LazyLock;
 
 use cuelight_engine::constraint::{Constraint, ConstraintCompiler, Grammar, GrammarError};
@@ -52,9 +53,8 @@ impl TextChecks {
     }
 
     fn add_schema(&mut self, schema: Value) -> Result<(), GrammarError> {
-        let key = schema.to_string();
-        if !self.0.contains_key(&key) {
-            self.0.insert(key, BYTES.compile(&Grammar::JsonSchema(schema))?);
+        if let Entry::Vacant(entry) = self.0.entry(schema.to_string()) {
+            entry.insert(BYTES.compile(&Grammar::JsonSchema(schema))?);
         }
         Ok(())
     }
