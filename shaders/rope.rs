@@ -149,15 +149,23 @@ impl Rope {
     }
 
     fn rotate_heads(&self, angles: &[(f32, f32)], x: &[f32], y: &mut [f32]) {
+        let (distance, rotary) = (self.distance(), 2 * angles.len());
         for (x, y) in x.chunks_exact(self.head_dim).zip(y.chunks_exact_mut(self.head_dim)) {
-            for (index, (sin, cos)) in angles.iter().enumerate() {
-                let (first, second) = self.pair(index);
-                y[first] = x[first] * cos - x[second] * sin;
-                y[second] = x[first] * sin + x[second] * cos;
+            let groups = x.chunks_exact(2 * distance).zip(y.chunks_exact_mut(2 * distance));
+            for ((x, y), angles) in groups.zip(angles.chunks_exact(distance)) {
+                rotate_pairs(angles, x.split_at(distance), y.split_at_mut(distance));
             }
-            let rotary = 2 * angles.len();
             y[rotary..].copy_from_slice(&x[rotary..]);
         }
+    }
+}
+
+/// Rotates the pairs of values with the same index in both halves.
+fn rotate_pairs(angles: &[(f32, f32)], (a, b): (&[f32], &[f32]), (first, second): (&mut [f32], &mut [f32])) {
+    let outputs = first.iter_mut().zip(second);
+    for (((sin, cos), (a, b)), (first, second)) in angles.iter().zip(a.iter().zip(b)).zip(outputs) {
+        *first = a * cos - b * sin;
+        *second = a * sin + b * cos;
     }
 }
 
