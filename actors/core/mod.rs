@@ -3,7 +3,6 @@
 
 pub mod adapter_counts;
 pub mod block_hash;
-pub mod byte_tokenizer;
 pub mod cache_change;
 pub mod cached_unit;
 pub mod counts;
