@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cuelight::output::{Delta, OutputFormat, OutputParser, ParserOptions, ToolSpec};
+use cuelight::output::{ArgumentChecks, Delta, OutputFormat, OutputParser, ParserOptions, ToolSpec};
 use cuelight::pipeline::simulation::tokenizer;
 use cuelight_engine::constraint::{Constraint, ConstraintCompiler, Grammar};
 use cuelight_engine::format::chat_template::{ChatTemplate, TemplateInputs};
@@ -142,7 +142,7 @@ fn options(case: &Value, model: &Model) -> ParserOptions {
     ParserOptions {
         parse_reasoning: !reasoning.ends_with("NONE"),
         parse_tool_calls: !tools.is_empty(),
-        unmarked_calls: true,
+        unmarked_calls: Some(ArgumentChecks::default()),
         tools: Arc::from(tools),
         prompt_tail: prompt,
     }
@@ -331,8 +331,13 @@ fn read_back(model: &Model) -> Result<bool, String> {
         // Some templates allow only one call.
         let Some((prompt_tail, text)) = answer_text(model, &calls) else { return Ok(()) };
         let tools = Arc::from(probe_tools());
-        let options =
-            ParserOptions { parse_reasoning: true, parse_tool_calls: true, unmarked_calls: true, tools, prompt_tail };
+        let options = ParserOptions {
+            parse_reasoning: true,
+            parse_tool_calls: true,
+            unmarked_calls: Some(ArgumentChecks::default()),
+            tools,
+            prompt_tail,
+        };
         let answer = parse(model.parser(&options), &text, 5);
         let json = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
         let read = answer.calls.iter().map(|(name, arguments, _)| (name.clone(), json(arguments)));
@@ -397,7 +402,7 @@ fn required_calls_are_read_back() {
             let options = ParserOptions {
                 parse_reasoning: true,
                 parse_tool_calls: true,
-                unmarked_calls: true,
+                unmarked_calls: Some(ArgumentChecks::default()),
                 tools: tools.clone(),
                 prompt_tail: String::new(),
             };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::argument_checks::ArgumentChecks;
 use super::delta::ToolSpec;
 use super::emit::Emitter;
 use super::format::{Body, JsonKeys, ToolFormat};
@@ -43,10 +44,10 @@ impl CallReader {
         }
     }
 
-    /// A reader of calls of these tools without markers, that are JSON objects.
-    pub(super) fn unmarked(format: &ToolFormat, tools: &Arc<[ToolSpec]>) -> Self {
+    /// A reader of calls of these tools without markers, that are JSON objects. Those of strict tools must pass the checks.
+    pub(super) fn unmarked(format: &ToolFormat, tools: &Arc<[ToolSpec]>, checks: ArgumentChecks) -> Self {
         let keys = if let Body::Json(keys) = &format.body { keys.clone() } else { JsonKeys::default() };
-        CallReader::Json(Box::new(JsonCalls::unmarked(&keys, Arc::clone(tools))))
+        CallReader::Json(Box::new(JsonCalls::unmarked(&keys, Arc::clone(tools), checks)))
     }
 
     /// A reader of the JSON arguments of a call of this tool.

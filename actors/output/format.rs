@@ -211,6 +211,11 @@ impl Channels {
 }
 
 impl Format {
+    /// Models of the format also write calls without its markers.
+    pub(super) fn writes_unmarked(&self) -> bool {
+        self.tools.as_ref().is_some_and(|tools| tools.unmarked)
+    }
+
     /// The texts around reasoning.
     pub(super) fn reasoning_marks(&self) -> Option<ReasoningMarks> {
         let marks = self.reasoning.as_ref().map(|Reasoning { start, end, .. }| ReasoningMarks {

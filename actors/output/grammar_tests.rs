@@ -67,7 +67,7 @@ fn arguments(name: &str, parameters: &Value, is_strict: bool) -> Vec<Value> {
     let options = ParserOptions {
         parse_reasoning: false,
         parse_tool_calls: true,
-        unmarked_calls: false,
+        unmarked_calls: None,
         tools: tool(parameters, is_strict).into(),
         prompt_tail: String::new(),
     };

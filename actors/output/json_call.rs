@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::argument_checks::ArgumentChecks;
 use super::arguments::ArgumentsReader;
 use super::delta::ToolSpec;
 use super::emit::Emitter;
@@ -36,6 +37,8 @@ pub(super) struct JsonCalls {
     strict: bool,
     /// Only calls of these tools are calls.
     tools: Option<Arc<[ToolSpec]>>,
+    /// What the arguments of calls of these tools must pass, if the tool is strict.
+    checks: ArgumentChecks,
     array: bool,
     state: State,
     text: String,
@@ -54,6 +57,7 @@ impl JsonCalls {
             keys: keys.clone(),
             strict,
             tools: None,
+            checks: ArgumentChecks::default(),
             array: false,
             state: State::Begin,
             text: String::new(),
@@ -66,9 +70,10 @@ impl JsonCalls {
         }
     }
 
-    /// Reads objects that are calls only if nothing else is in them and a tool has their name.
-    pub(super) fn unmarked(keys: &JsonKeys, tools: Arc<[ToolSpec]>) -> Self {
-        JsonCalls { tools: Some(tools), ..JsonCalls::new(keys, true) }
+    /// Reads objects that are calls only if nothing else is in them and a tool has their name. If the tool is strict, a call begins
+    /// only when it is complete and has passed its check.
+    pub(super) fn unmarked(keys: &JsonKeys, tools: Arc<[ToolSpec]>, checks: ArgumentChecks) -> Self {
+        JsonCalls { tools: Some(tools), checks, ..JsonCalls::new(keys, true) }
     }
 
     /// Reads one character.
@@ -166,7 +171,7 @@ impl JsonCalls {
     fn after_text(&mut self, read: Read, character: char, emitter: &mut Emitter) -> Read {
         match read {
             Read::More if self.text.len() > MAX_NAME => return Read::Bad,
-            Read::More | Read::Bad => return read,
+            Read::More | Read::Refused | Read::Bad => return read,
             Read::Done | Read::DoneBefore => {}
         }
         let value = serde_json::from_str(&self.text).unwrap_or_default();
@@ -193,7 +198,7 @@ impl JsonCalls {
 
     fn after_value(&mut self, read: Read, character: char, emitter: &mut Emitter) -> Read {
         match read {
-            Read::More | Read::Bad => read,
+            Read::More | Read::Refused | Read::Bad => read,
             Read::Done => {
                 self.state = State::Key;
                 Read::More
@@ -213,7 +218,7 @@ impl JsonCalls {
         self.has_arguments = true;
         let id_is_missing = self.keys.id_last && self.id.is_none();
         let strict_is_open = self.strict && !self.waiting.starts_with('{');
-        if !self.started && (self.name.is_none() || id_is_missing || strict_is_open) {
+        if !self.started && (self.name.is_none() || id_is_missing || strict_is_open || self.is_checked()) {
             return;
         }
         self.start(emitter);
@@ -230,13 +235,31 @@ impl JsonCalls {
 
     /// The call has a name that no tool has.
     fn is_unknown(&self) -> bool {
-        let is_known = |name: &String| self.tools.iter().flat_map(|tools| tools.iter()).any(|tool| tool.name == *name);
-        self.tools.is_some() && self.name.as_ref().is_some_and(|name| !is_known(name))
+        self.tools.is_some() && self.name.is_some() && self.tool().is_none()
+    }
+
+    /// The call waits until it is complete, because its arguments are checked.
+    fn is_checked(&self) -> bool {
+        self.tool().is_some_and(|tool| tool.is_strict)
+    }
+
+    /// The tool that the call names, if only calls of some tools are calls.
+    fn tool(&self) -> Option<&ToolSpec> {
+        let name = self.name.as_ref()?;
+        self.tools.as_ref()?.iter().find(|tool| tool.name == *name)
+    }
+
+    fn passes_check(&self) -> bool {
+        let arguments = if self.waiting.is_empty() { "{}" } else { &self.waiting };
+        self.name.as_ref().is_some_and(|name| self.checks.accept(name, arguments))
     }
 
     fn end_object(&mut self, emitter: &mut Emitter) -> Read {
         if self.name.is_none() || (self.strict && !self.has_arguments) {
             return Read::Bad;
+        }
+        if !self.started && self.is_checked() && !self.passes_check() {
+            return Read::Refused;
         }
         self.start(emitter);
         emitter.arguments(&self.waiting);

@@ -261,7 +261,7 @@ pub(super) fn literal(text: &str) -> Option<String> {
         match reader.read(character, &mut out) {
             Read::More => {}
             Read::Done => return characters.as_str().is_empty().then_some(out),
-            Read::DoneBefore | Read::Bad => return None,
+            Read::DoneBefore | Read::Refused | Read::Bad => return None,
         }
     }
     reader.finish(&mut out).then_some(out)

@@ -8,6 +8,7 @@
 //! - [`mod@format`]: a format as data
 //! - [`parser`]: the parser of one answer with its [`options`], with [`region`], [`start`], and [`messages`] with [`channels`]
 //! - [`call`]: the readers of calls: [`json_call`], [`named`] with [`tagged`] or JSON [`arguments`], [`python`]
+//! - [`argument_checks`]: checks of calls without markers, by [`schema_check`]
 //! - [`literal`]: values as JSON; [`coerce`](mod@coerce) and [`schema`] with [`alternatives`](mod@alternatives) for text of unknown
 //!   type
 //! - [`search`]: the search for markers
@@ -15,6 +16,7 @@
 //!   text with calls
 
 mod alternatives;
+mod argument_checks;
 mod arguments;
 mod call;
 mod channels;
@@ -51,6 +53,7 @@ mod render;
 #[cfg(test)]
 mod samples;
 mod schema;
+mod schema_check;
 mod search;
 mod start;
 mod string;
@@ -58,8 +61,11 @@ mod table;
 mod tagged;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unmarked_tests;
 mod value;
 
+pub use argument_checks::ArgumentChecks;
 pub use delta::{Delta, ToolSpec};
 pub use format::ReasoningMarks;
 pub use grammar_free::FreeGrammar;
@@ -67,3 +73,4 @@ pub use options::ParserOptions;
 pub use output_format::OutputFormat;
 pub use parser::OutputParser;
 pub use render::Render;
+pub use schema_check::SchemaCheck;

@@ -34,6 +34,12 @@ impl OutputFormat {
         self.0.tools.is_some() || self.0.channels.is_some()
     }
 
+    /// Models of the format also write calls without its markers, which no grammar of calls checks.
+    #[must_use]
+    pub fn writes_unmarked_calls(&self) -> bool {
+        self.0.writes_unmarked()
+    }
+
     /// Reasoning is known.
     #[must_use]
     pub fn has_reasoning(&self) -> bool {

@@ -303,7 +303,12 @@ impl OutputParser {
             ',' | ';' if self.calls > 0 => self.raw.push(character),
             // Some models double the braces of a call.
             '}' if self.calls > 0 && self.unmarked.is_some() => self.raw.push(character),
-            _ if begins_directly => self.begin_call(character, false),
+            _ if begins_directly => {
+                if self.calls > 0 && self.options.checks_unmarked(&self.format) {
+                    self.unmarked.get_or_insert("");
+                }
+                self.begin_call(character, false);
+            }
             _ if self.calls == 0 => {
                 self.read_again(character.encode_utf8(&mut [0; 4]));
                 self.give_back();
@@ -318,7 +323,10 @@ impl OutputParser {
     fn begin_call(&mut self, first: char, bare: bool) {
         let Some(tools) = &self.format.tools else { return };
         self.mode = Mode::Call(match self.unmarked {
-            Some(_) => CallReader::unmarked(tools, &self.options.tools),
+            Some(_) => {
+                let checks = self.options.unmarked_calls.clone().unwrap_or_default();
+                CallReader::unmarked(tools, &self.options.tools, checks)
+            }
             None => CallReader::beginning_with(first, tools, &self.options.tools, bare),
         });
         self.read_again(first.encode_utf8(&mut [0; 4]));
@@ -331,7 +339,7 @@ impl OutputParser {
     }
 
     fn after_read(&mut self, read: Read, character: char, progress_before: u64) {
-        if matches!(read, Read::More | Read::Done) {
+        if matches!(read, Read::More | Read::Done | Read::Refused) {
             self.raw.push(character);
         }
         if self.emitter.progress() != progress_before {
@@ -345,11 +353,19 @@ impl OutputParser {
                 self.region = Region::after_marker(Kind::Text);
                 self.mode = Mode::Section;
             }
+            Read::Refused => return self.refuse_call(),
             Read::Bad => self.give_back(),
         }
         if read != Read::Done {
             self.queue.push_front(character);
         }
+    }
+
+    /// What was read is text. The next call of the section may still be one.
+    fn refuse_call(&mut self) {
+        let raw = std::mem::take(&mut self.raw);
+        self.region.write_text(&raw, &mut self.emitter);
+        (self.mode, self.calls) = (Mode::Section, 0);
     }
 
     /// What was read is no call: it is text, or belongs to the reasoning that it seemed to interrupt.

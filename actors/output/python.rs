@@ -94,7 +94,7 @@ impl PythonCalls {
             emitter.arguments(out);
         }
         match read {
-            Read::More | Read::Bad => read,
+            Read::More | Read::Refused | Read::Bad => read,
             Read::Done => {
                 self.state = State::AfterValue;
                 Read::More

@@ -9,6 +9,8 @@ pub(super) enum Read {
     Done,
     /// The reader had ended before this character, which must be read again by someone else.
     DoneBefore,
+    /// The character was taken and ends what is no call after all, but was written like one.
+    Refused,
     /// This character must not stand here. It must be read again by someone else.
     Bad,
 }

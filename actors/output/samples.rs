@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
+use super::argument_checks::ArgumentChecks;
 use super::delta::{Delta, ToolSpec};
 use super::format::{Body, Format, JsonKeys, ToolFormat};
 use super::ids::IdSource;
@@ -199,7 +200,7 @@ pub(super) fn options() -> ParserOptions {
     ParserOptions {
         parse_reasoning: true,
         parse_tool_calls: true,
-        unmarked_calls: true,
+        unmarked_calls: Some(ArgumentChecks::default()),
         tools: tools(),
         prompt_tail: String::new(),
     }

@@ -170,7 +170,7 @@ fn code_and_json_that_call_no_tool_of_the_request_are_text() {
         let answer = parse(&hermes, text);
         assert_eq!((answer.text.as_str(), answer.calls.len()), (text, 0));
     }
-    let constrained = ParserOptions { unmarked_calls: false, ..options() };
+    let constrained = ParserOptions { unmarked_calls: None, ..options() };
     let answer = parse_with(&hermes, &constrained, CALL_F);
     assert_eq!((answer.text.as_str(), answer.calls.len()), (CALL_F, 0), "the answer that a schema demands");
 }

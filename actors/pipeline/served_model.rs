@@ -15,7 +15,7 @@ use super::adapters::Adapters;
 use super::media::ModelMedia;
 use crate::core::request::{Marker, ReasoningOptions};
 use crate::core::stop_strings::StopStrings;
-use crate::output::{OutputFormat, OutputParser, ParserOptions, ToolSpec};
+use crate::output::{ArgumentChecks, OutputFormat, OutputParser, ParserOptions, ToolSpec};
 
 /// A loaded model, without its engine.
 pub struct ServedModel {
@@ -159,19 +159,19 @@ impl OutputRules {
         all.filter(|&token| tokenizer.is_special(token)).filter(|token| !is_end(token)).collect()
     }
 
-    /// The parser of an answer to a prompt. `is_free`: the answer has no constraint.
+    /// The parser of an answer to a prompt. For `unmarked_calls` see [`ParserOptions::unmarked_calls`].
     #[must_use]
     pub fn parser(
         &self,
         parse_reasoning: bool,
         tools: Option<Arc<[ToolSpec]>>,
-        is_free: bool,
+        unmarked_calls: Option<ArgumentChecks>,
         prompt: &str,
     ) -> OutputParser {
         let options = ParserOptions {
             parse_reasoning,
             parse_tool_calls: tools.is_some(),
-            unmarked_calls: is_free,
+            unmarked_calls,
             tools: tools.unwrap_or_default(),
             prompt_tail: prompt.to_owned(),
         };
@@ -185,7 +185,7 @@ impl OutputRules {
         if prompt.trim_end().ends_with(marks.answer.trim()) {
             return None;
         }
-        let is_open = self.parser(true, None, true, prompt).is_reasoning();
+        let is_open = self.parser(true, None, None, prompt).is_reasoning();
         let marker = |text: &str| {
             let tokens = tokenizer.encode(text, false, true).unwrap_or_default();
             Marker { text: text.to_owned(), tokens }

@@ -15,8 +15,6 @@ use cuelight_engine::engine::{
     SampledToken, SequenceRows, Step, StepOutput, TokenId, UnitBytes,
 };
 use cuelight_engine::format::chat_template::ChatTemplate;
-use cuelight_engine::format::gguf::Gguf;
-use cuelight_engine::format::gguf::write::GgufBuilder;
 use cuelight_engine::format::tokenizer::Tokenizer;
 use cuelight_engine::load::{
     LoadCancel, LoadProgress, LoadedModel, MemoryBreakdown, MemoryPlan, ModelCard, ModelFiles,
@@ -25,85 +23,51 @@ use cuelight_engine::memory::{MemoryId, Pool};
 use cuelight_engine::profile::{Cost, OpLabel, OpSpan};
 use cuelight_engine::sample::{DenoisingRule, PartialSampling, RecommendedSampling, choose_by_row};
 
+use super::byte_tokenizer::byte_tokenizer;
 use super::model_source::{DraftModel, EngineHost, MediaModel, ModelSource, SourceError};
 use super::simulated_media::SimulatedMedia;
 
 /// A tokenizer without a file: one token per byte with the value of the byte, and 256 as end of generation.
 #[must_use]
 pub fn tokenizer() -> Arc<Tokenizer> {
-    tokenizer_with(&[], &[])
+    byte_tokenizer(&[], &[])
 }
 
 /// As [`tokenizer`], with tokens for filling in the middle from 257 on: prefix, suffix, middle, repository and file.
 #[must_use]
 pub fn infill_tokenizer() -> Arc<Tokenizer> {
-    tokenizer_with(&["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"], &[])
+    byte_tokenizer(&["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"], &[])
 }
 
 /// As [`tokenizer`], with tokens for media from 257 on: what begins a media item, what stands at its rows, and what ends it.
 #[must_use]
 pub fn media_tokenizer() -> Arc<Tokenizer> {
-    tokenizer_with(&["<|image|>", "<|image_row|>", "<|image_end|>", "<|audio|>", "<|audio_row|>", "<|audio_end|>"], &[])
+    byte_tokenizer(&["<|image|>", "<|image_row|>", "<|image_end|>", "<|audio|>", "<|audio_row|>", "<|audio_end|>"], &[])
 }
 
 /// As [`media_tokenizer`], with the token before the words of a model that only transcribes.
 #[must_use]
 pub fn transcribing_tokenizer() -> Arc<Tokenizer> {
-    tokenizer_with(&["<|image|>", "<|audio|>", "<|audio_row|>", "<|audio_end|>", "<asr_text>"], &[])
+    byte_tokenizer(&["<|image|>", "<|audio|>", "<|audio_row|>", "<|audio_end|>", "<asr_text>"], &[])
 }
 
 /// As [`tokenizer`], with the tokens around words of a model that hears a window at a time, from 257 on.
 #[cfg(test)]
 pub(crate) fn marked_tokenizer() -> Arc<Tokenizer> {
     let tasks = ["<|translate|>", "<|transcribe|>", "<|nospeech|>", "<|notimestamps|>"];
-    tokenizer_with(&[&["<|startoftranscript|>", "<|en|>", "<|de|>"][..], &tasks].concat(), &[])
+    byte_tokenizer(&[&["<|startoftranscript|>", "<|en|>", "<|de|>"][..], &tasks].concat(), &[])
 }
 
 /// As [`infill_tokenizer`], with the tokens of a model whose prompts begin with the suffix.
 #[cfg(test)]
 pub(crate) fn suffix_first_tokenizer() -> Arc<Tokenizer> {
-    tokenizer_with(&["[PREFIX]", "[SUFFIX]", "[MIDDLE]"], &[])
+    byte_tokenizer(&["[PREFIX]", "[SUFFIX]", "[MIDDLE]"], &[])
 }
 
-/// As [`tokenizer`], with tokens of several characters from 257 on.
-#[cfg(test)]
-pub(crate) fn tokenizer_of_words(words: &[&str]) -> Arc<Tokenizer> {
-    tokenizer_with(&[], words)
-}
-
-/// One token per byte, the end of generation, more control tokens and more usual ones.
-fn tokenizer_with(control: &[&str], words: &[&str]) -> Arc<Tokenizer> {
-    const END: u32 = 256;
-    const NORMAL: i32 = 1;
-    const CONTROL: i32 = 3;
-    let mut tokens: Vec<String> = (0..=255).map(|byte| spelling(byte).to_string()).collect();
-    let mut kinds = vec![NORMAL; tokens.len()];
-    tokens.push("<|end|>".into());
-    tokens.extend(control.iter().map(|&text| text.to_owned()));
-    kinds.resize(tokens.len(), CONTROL);
-    tokens.extend(words.iter().map(|&text| text.to_owned()));
-    kinds.resize(tokens.len(), NORMAL);
-    let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
-    let bytes = GgufBuilder::new()
-        .key("tokenizer.ggml.model", "gpt2")
-        .key("tokenizer.ggml.pre", "gpt-2")
-        .key("tokenizer.ggml.tokens", &tokens[..])
-        .key("tokenizer.ggml.token_type", &kinds[..])
-        .key("tokenizer.ggml.merges", &[][..] as &[&str])
-        .key("tokenizer.ggml.eos_token_id", END)
-        .build();
-    let gguf = Gguf::from_bytes("simulated.gguf", bytes).expect("the file is valid");
-    Arc::new(Tokenizer::from_gguf(&gguf).expect("the vocabulary is complete"))
-}
-
-/// The character that represents a byte in byte-level vocabularies: itself when printable, else one from U+0100 on.
-fn spelling(byte: u8) -> char {
-    let is_printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
-    if is_printable(byte) {
-        return char::from(byte);
-    }
-    let unprintable_before = (0..byte).filter(|&byte| !is_printable(byte)).count();
-    (0x100..).map_while(char::from_u32).nth(unprintable_before).expect("fewer than 256 bytes are unprintable")
+/// As [`tokenizer`], with tokens of several characters from 257 on, spelled as in byte-level vocabularies.
+#[must_use]
+pub fn tokenizer_of_words(words: &[&str]) -> Arc<Tokenizer> {
+    byte_tokenizer(&[], words)
 }
 
 /// A fault of a step.

@@ -11,7 +11,7 @@ use super::answers::{Answers, Choice};
 use super::bad_words::banned_sequences;
 use super::blocking::{off_worker, on_blocking_thread};
 use super::blocks;
-use super::constraint;
+use super::constraint::{self, Compiled};
 use super::error::ApiError;
 use super::generations::Generations;
 use super::media::{self, Parts};
@@ -25,7 +25,7 @@ use super::request::{OutputOptions, PromptInput, ServingRequest, ToolChoice};
 use super::served::Served;
 use super::transcription::form::TranscriptForm;
 use crate::models::Models;
-use crate::output::OutputParser;
+use crate::output::{ArgumentChecks, OutputParser};
 use crate::pipeline::runtime::{OutputRules, ServedModel};
 
 /// The server's limits for every request.
@@ -84,7 +84,7 @@ pub(crate) async fn accept(
     let parts = encoded.iter().map(|item| item.parts.clone()).collect();
     // Before the constraint: what the template says about tools is the reason why a call cannot be required.
     let prompts = tokens_of(prompt, parts, &model, &options).await?;
-    let constraint = constraint::compile(&model, constraint, &output, &rules).await?;
+    let Compiled { constraint, unmarked_calls } = constraint::compile(&model, constraint, &output, &rules).await?;
     options.sampling.banned_sequences = bad_words(&mut options, constraint.is_some(), &model).await?;
     // A constraint may need special tokens that the publisher bans, and allows no others.
     let is_banned = |token: &TokenId| constraint.is_none() || !model.tokenizer.is_special(*token);
@@ -108,7 +108,7 @@ pub(crate) async fn accept(
             request.visible_tokens = rules.visible_tokens.clone();
             request.speculation.prediction = prediction.clone();
             requests.push(request);
-            let parser = || parser(&output, &rules, constraint.is_none(), &prompt.text);
+            let parser = || parser(&output, &rules, unmarked_calls.clone(), &prompt.text);
             choices.push(Choice::new(output.parses().then(parser), output.shown()));
         }
     }
@@ -189,9 +189,14 @@ pub(crate) async fn find_output_rules(model: &Arc<ServedModel>) -> Result<Output
     model.output_rules.get_or_try_init(find).await.cloned()
 }
 
-fn parser(output: &OutputOptions, rules: &OutputRules, is_free: bool, prompt: &str) -> OutputParser {
+fn parser(
+    output: &OutputOptions,
+    rules: &OutputRules,
+    unmarked_calls: Option<ArgumentChecks>,
+    prompt: &str,
+) -> OutputParser {
     let tools = (output.tool_choice != ToolChoice::None).then(|| output.tools.clone());
-    rules.parser(output.parses_reasoning, tools, is_free, prompt)
+    rules.parser(output.parses_reasoning, tools, unmarked_calls, prompt)
 }
 
 /// Checks what a prompt with media cannot have.

@@ -8,10 +8,20 @@ use cuelight_engine::engine::TokenId;
 use super::blocking::on_blocking_thread;
 use super::error::ApiError;
 use super::request::{ConstraintField, OutputOptions, ToolChoice};
-use crate::output::FreeGrammar;
+use crate::output::{ArgumentChecks, FreeGrammar, ToolSpec};
 use crate::pipeline::runtime::{OutputRules, ServedModel};
 
-/// Compiles what the answer has to match. `None`: anything.
+/// What an answer has to match, and how it is read.
+#[derive(Debug, Default)]
+pub(super) struct Compiled {
+    /// What it has to match. `None`: anything.
+    pub constraint: Option<Constraint>,
+    /// What calls without the markers of the model's format have to pass. `None`: there are none, because the request says what
+    /// the answer has to match.
+    pub unmarked_calls: Option<ArgumentChecks>,
+}
+
+/// Compiles what the answer has to match.
 ///
 /// # Errors
 /// [`ApiError`] when it cannot be enforced. It names the field.
@@ -20,26 +30,33 @@ pub(super) async fn compile(
     asked: Option<ConstraintField>,
     output: &OutputOptions,
     rules: &OutputRules,
-) -> Result<Option<Constraint>, ApiError> {
+) -> Result<Compiled, ApiError> {
     let special = rules.special_tokens(&model.tokenizer);
-    let field = match (asked, output.tool_choice) {
+    let (field, checked) = match (asked, output.tool_choice) {
         // An answer of calls has no text that could match the client's constraint.
-        (_, ToolChoice::Required) => required(output, rules, &special)?,
-        (Some(asked), _) => answer_or_calls(asked, output, rules, &special)?,
+        (_, ToolChoice::Required) => (Some(required(output, rules, &special)?), None),
+        (Some(asked), _) => (Some(answer_or_calls(asked, output, rules, &special)?), None),
         (None, ToolChoice::Auto) if output.tools.iter().any(|tool| tool.is_strict) => {
-            match free(model, output, rules, &special)? {
-                Some(field) => field,
-                None => return Ok(None),
-            }
+            (free(model, output, rules, &special)?, Some(unmarked(output, rules)))
         }
-        (None, _) => return Ok(None),
+        (None, _) => (None, Some(Arc::default())),
     };
+    if field.is_none() && checked.as_ref().is_none_or(|tools| tools.is_empty()) {
+        return Ok(Compiled { constraint: None, unmarked_calls: checked.map(|_| ArgumentChecks::default()) });
+    }
     let compiler = model.constraints.clone();
     on_blocking_thread(move || {
-        let compiled = compiler.compile(&field.grammar);
-        compiled.map(Some).map_err(|error| refusal(&field.path, &error))
+        let compile =
+            |field: ConstraintField| compiler.compile(&field.grammar).map_err(|error| refusal(&field.path, &error));
+        let check = |tools: Arc<[ToolSpec]>| ArgumentChecks::of(&tools).map_err(|error| refusal("tools", &error));
+        Ok(Compiled { constraint: field.map(compile).transpose()?, unmarked_calls: checked.map(check).transpose()? })
     })
     .await
+}
+
+/// The tools whose calls without markers are checked when they are complete, because the grammar of calls begins at a marker.
+fn unmarked(output: &OutputOptions, rules: &OutputRules) -> Arc<[ToolSpec]> {
+    if rules.format.writes_unmarked_calls() { output.tools.clone() } else { Arc::default() }
 }
 
 fn required(

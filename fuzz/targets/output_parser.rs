@@ -1,6 +1,6 @@
 //! A chat template, the end of a prompt, and the text of an answer, separated by zero bytes.
 
-use cuelight::output::{Delta, OutputFormat, OutputParser, ParserOptions, ToolSpec};
+use cuelight::output::{ArgumentChecks, Delta, OutputFormat, OutputParser, ParserOptions, ToolSpec};
 use cuelight_engine::format::chat_template::{ChatTemplate, TemplateInputs};
 use serde_json::{Map, Value, json};
 
@@ -39,7 +39,7 @@ fn joined(format: &OutputFormat, prompt_tail: &str, pieces: &[&str]) -> (String,
     let options = ParserOptions {
         parse_reasoning: true,
         parse_tool_calls: true,
-        unmarked_calls: true,
+        unmarked_calls: Some(ArgumentChecks::default()),
         tools: [ToolSpec { name: "f".to_owned(), parameters, is_strict: false }].into(),
         prompt_tail: prompt_tail.to_owned(),
     };

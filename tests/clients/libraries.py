@@ -83,7 +83,7 @@ def langchain():
 
 
 def pydantic_ai():
-    from pydantic_ai import Agent, NativeOutput, Tool
+    from pydantic_ai import Agent, NativeOutput
     from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -92,8 +92,7 @@ def pydantic_ai():
         assert Agent(model).run_sync(SAY).output
         is_bob(Agent(model, output_type=Person).run_sync(BOB).output)
         is_bob(Agent(model, output_type=NativeOutput(Person)).run_sync(BOB).output)
-        # Of strict tools only calls with the format's markers are read, which this model often leaves out.
-        called = Agent(model, tools=[Tool(weather, strict=False)]).run_sync(WEATHER).all_messages()
+        called = Agent(model, tools=[weather]).run_sync(WEATHER).all_messages()
         assert any(part.part_kind == "tool-return" for message in called for part in message.parts), called
 
 
@@ -108,7 +107,7 @@ def openai_agents():
         for api in ["responses", "chat_completions"]:
             set_default_openai_api(api)
             is_bob((await Runner.run(Agent(name="a", model=MODEL, output_type=Person), BOB)).final_output)
-            agent = Agent(name="a", model=MODEL, tools=[function_tool(weather, strict_mode=False)])
+            agent = Agent(name="a", model=MODEL, tools=[function_tool(weather)])
             assert len((await Runner.run(agent, WEATHER, max_turns=4)).raw_responses) > 1
             streamed = Runner.run_streamed(agent, WEATHER, max_turns=4)
             assert [event async for event in streamed.stream_events()]

@@ -24,6 +24,7 @@ use crate::cli::terminal::Terminal;
 use crate::config::Config;
 use crate::core::prompt_media::PromptMedia;
 use crate::core::request::{FinishReason, GenerationRequest, SamplingParams, StopConditions, SubmitError};
+use crate::output::ArgumentChecks;
 use crate::pipeline::media::CachedMedia;
 use crate::pipeline::runtime::{OutputRules, Runtime, ServedModel};
 use crate::serving::chat_prompt::ChatPrompt;
@@ -223,7 +224,8 @@ impl Session {
         let Prompt { tokens, text, media } = self.prompt(&self.conversation, exchange).await?;
         let rules = self.output_rules().await;
         let request = GenerationRequest { media, ..self.request(tokens, &text, &rules) };
-        let parser = rules.parser(self.mode == Mode::Chat, self.tools.callable(), request.constraint.is_none(), &text);
+        let unmarked = request.constraint.is_none().then(ArgumentChecks::default);
+        let parser = rules.parser(self.mode == Mode::Chat, self.tools.callable(), unmarked, &text);
         let permit = self.runtime.try_permit(1)?;
         let mut generation = self.runtime.submit(&permit, request).await?;
         Ok(stream(&mut generation, parser, PromptBar::new(self.terminal), write).await?)
