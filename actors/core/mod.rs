@@ -3,6 +3,7 @@
 
 pub mod adapter_counts;
 pub mod block_hash;
+pub mod byte_tokenizer;
 pub mod cache_change;
 pub mod cached_unit;
 pub mod counts;

@@ -8,7 +8,7 @@
 //! - [`mod@format`]: a format as data
 //! - [`parser`]: the parser of one answer with its [`options`], with [`region`], [`start`], and [`messages`] with [`channels`]
 //! - [`call`]: the readers of calls: [`json_call`], [`named`] with [`tagged`] or JSON [`arguments`], [`python`]
-//! - [`argument_checks`]: checks of calls without markers, by [`schema_check`]
+//! - [`argument_checks`]: checks of calls without markers, by [`schema_check`], [`schema_match`], [`text_check`] and [`number_check`]
 //! - [`literal`]: values as JSON; [`coerce`](mod@coerce) and [`schema`] with [`alternatives`](mod@alternatives) for text of unknown
 //!   type
 //! - [`search`]: the search for markers
@@ -42,6 +42,7 @@ mod marks;
 mod messages;
 mod named;
 mod nested;
+mod number_check;
 mod options;
 mod output_format;
 mod parser;
@@ -54,6 +55,7 @@ mod render;
 mod samples;
 mod schema;
 mod schema_check;
+mod schema_match;
 mod search;
 mod start;
 mod string;
@@ -61,6 +63,7 @@ mod table;
 mod tagged;
 #[cfg(test)]
 mod tests;
+mod text_check;
 #[cfg(test)]
 mod unmarked_tests;
 mod value;

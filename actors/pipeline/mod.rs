@@ -14,10 +14,9 @@
 //! - [`messages`]: what the actors send each other
 //! - [`served_model`]: the model and what is derived from it once
 //! - [`options`], [`restart`], [`model_source`], [`planned_file`]: settings, and where a model comes from
-//! - [`simulation`], [`simulated_media`], [`byte_tokenizer`]: an engine and a media encoder without a model, for tests
+//! - [`simulation`], [`simulated_media`]: an engine and a media encoder without a model, for tests
 
 pub mod adapters;
-mod byte_tokenizer;
 pub mod client;
 mod companion_thread;
 pub mod drafter;

@@ -23,9 +23,9 @@ use cuelight_engine::memory::{MemoryId, Pool};
 use cuelight_engine::profile::{Cost, OpLabel, OpSpan};
 use cuelight_engine::sample::{DenoisingRule, PartialSampling, RecommendedSampling, choose_by_row};
 
-use super::byte_tokenizer::byte_tokenizer;
 use super::model_source::{DraftModel, EngineHost, MediaModel, ModelSource, SourceError};
 use super::simulated_media::SimulatedMedia;
+use crate::core::byte_tokenizer::byte_tokenizer;
 
 /// A tokenizer without a file: one token per byte with the value of the byte, and 256 as end of generation.
 #[must_use]
