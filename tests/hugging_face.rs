@@ -42,6 +42,7 @@ const ROUNDED: &[&str] = &[
     "qwen35moe",
     "qwen3next",
     "kimi-linear",
+    "bailingmoe3",
     "granitehybrid",
     "granitehybrid-moe",
     "nemotron_h",

@@ -283,6 +283,8 @@ fn logits_have_the_same_bits_in_any_chunks_and_any_batch() {
         "cohere2.gguf",
         "starcoder2.gguf",
         "lfm2.gguf",
+        "lfm3.gguf",
+        "bailingmoe3.gguf",
         "granitehybrid.gguf",
         "falcon-h1.gguf",
         "nemotron_h.gguf",

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use super::reference::reference;
-use super::{DeltaShape, GatedDelta, HeadOrder};
+use super::{DecayForm, DeltaShape, GatedDelta, HeadOrder};
 use crate::cases::{Case, CaseCache};
 use crate::quant::random;
 use crate::recurrent::StatePart;
 use crate::recurrent::scenario::{self, Inputs};
 
-/// The expected results: both orders of heads, heads that fill no vector or workgroup, decays of each key.
+/// The expected results: both orders of heads, heads that fill no vector or workgroup, decays of each key, bounded
+/// decays.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let shape = |key_heads, value_heads, key_dim, value_dim, order| DeltaShape {
@@ -28,27 +29,31 @@ pub fn cases() -> Vec<Case> {
         (shape(2, 2, 32, 64, HeadOrder::Grouped), true),
         (shape(1, 2, 10, 5, HeadOrder::Tiled), true),
     ];
-    shapes.into_iter().map(|(shape, per_key)| case(shape, per_key)).collect()
+    let by_softplus = shapes.into_iter().map(|(shape, per_key)| case(shape, per_key, DecayForm::Softplus));
+    let bounded = [(shape(2, 2, 32, 64, HeadOrder::Grouped), true), (shape(1, 2, 10, 5, HeadOrder::Tiled), false)];
+    let bounded = bounded.into_iter().map(|(shape, per_key)| case(shape, per_key, DecayForm::Bounded(-5.0)));
+    by_softplus.chain(bounded).collect()
 }
 
-/// A delta rule whose decays are from 0.1 to 0.99, with the state at `start` of layer 0.
-pub(super) fn delta_of(shape: DeltaShape, per_key: bool, start: usize) -> GatedDelta {
+/// A delta rule with the state at `start` of layer 0. Decays by softplus are from 0.1 to 0.99.
+pub(super) fn delta_of(shape: DeltaShape, per_key: bool, form: DecayForm, start: usize) -> GatedDelta {
     let channels = if per_key { shape.key_dim } else { 1 };
-    let a: Arc<[f32]> = random::activations(shape.value_heads, 1).iter().map(|value| -1.1 - value).collect();
+    let sign = if form == DecayForm::Softplus { -1.0 } else { 1.0 };
+    let a: Arc<[f32]> = random::activations(shape.value_heads, 1).iter().map(|value| sign * (1.1 + value)).collect();
     let dt_bias = random::activations(shape.value_heads * channels, 2);
     let part = StatePart { layer: 0, start, len: shape.state_len() };
-    GatedDelta::new(shape, a, dt_bias.into(), part).expect("the shapes fit")
+    GatedDelta::new(shape, a, dt_bias.into(), part).expect("the shapes fit").with_decays(form)
 }
 
-fn case(shape: DeltaShape, per_key: bool) -> Case {
-    let delta = delta_of(shape, per_key, 5);
+fn case(shape: DeltaShape, per_key: bool, form: DecayForm) -> Case {
+    let delta = delta_of(shape, per_key, form, 5);
     let widths = [shape.mixed_width(), delta.dt_bias.len(), shape.value_heads];
     let (a, dt_bias) = (Arc::clone(&delta.a), Arc::clone(&delta.dt_bias));
     let steps = scenario::steps(shape.state_len(), &inputs(&widths), 1e-5, |state, inputs| {
-        reference(&shape, &a, &dt_bias, state, inputs)
+        reference((&shape, form), &a, &dt_bias, state, inputs)
     });
     let cache = CaseCache::of_states(vec![shape.state_len() + 5], scenario::SLOTS);
-    let name = format!("{shape:?}, a decay of each key: {per_key}");
+    let name = format!("{shape:?}, a decay of each key: {per_key}, {form:?}");
     Case { name, op: Box::new(delta), cache: Some(cache), steps }
 }
 
@@ -66,7 +71,7 @@ mod tests {
         for (value_dim, per_key) in [(48, false), (20, true)] {
             let order = HeadOrder::Tiled;
             let shape = DeltaShape { key_heads: 2, value_heads: 4, key_dim: 24, value_dim, order };
-            let delta = delta_of(shape, per_key, 0);
+            let delta = delta_of(shape, per_key, DecayForm::Softplus, 0);
             let widths = [shape.mixed_width(), delta.dt_bias.len(), shape.value_heads];
             scenario::assert_invariant(&delta, shape.state_len(), &inputs(&widths));
         }

@@ -1,6 +1,6 @@
 //! The factors of each row: decays, betas, and the scales of queries and keys.
 
-use super::{EPSILON, GatedDelta};
+use super::{DecayForm, EPSILON, GatedDelta};
 use crate::lanes::{LANES, exp, horizontal_sum, multiply_add, softplus};
 use crate::per_kernel;
 
@@ -47,10 +47,15 @@ fn row_factors_lanes<const FMA: bool>(delta: &GatedDelta, inputs: &[&[f32]], row
     let (to_beta, scales) = rest.split_at_mut(shape.value_heads);
     let dt = row_of(1, to_decay.len()).iter().zip(&*delta.dt_bias);
     for (decay, (dt, bias)) in to_decay.iter_mut().zip(dt) {
-        *decay = softplus(dt + bias);
+        *decay = dt + bias;
     }
     for (decays, a) in to_decay.chunks_exact_mut(decays).zip(&*delta.a) {
-        decays.iter_mut().for_each(|decay| *decay = exp(*a * *decay));
+        match delta.form {
+            DecayForm::Softplus => decays.iter_mut().for_each(|decay| *decay = exp(*a * softplus(*decay))),
+            DecayForm::Bounded(bound) => {
+                decays.iter_mut().for_each(|decay| *decay = exp(bound / (1.0 + exp(-(*a * *decay)))));
+            }
+        }
     }
     for (beta, b) in to_beta.iter_mut().zip(row_of(2, shape.value_heads)) {
         *beta = 1.0 / (1.0 + exp(-b));

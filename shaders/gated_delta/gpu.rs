@@ -1,6 +1,6 @@
 //! The dispatch of [`GatedDelta`]: `scan.comp`, one workgroup for 32 columns of each head of each run of rows.
 
-use super::{GatedDelta, HeadOrder};
+use super::{DecayForm, GatedDelta, HeadOrder};
 use crate::gpu::{Dispatch, GpuArgs, Module, Push, word};
 use crate::recurrent::{GROUP_COLUMNS, column_slices};
 
@@ -21,7 +21,11 @@ pub(super) fn dispatch(delta: &GatedDelta, args: &GpuArgs<'_>) -> Dispatch {
         .size(shape.value_dim);
     let sizes = [GROUP_COLUMNS * slices, shape.key_dim, slices, delta.decays()].map(word);
     let is_tiled = u32::from(shape.order == HeadOrder::Tiled);
-    let constants = (0..).zip(sizes.into_iter().chain([is_tiled])).collect();
+    let bound = match delta.form {
+        DecayForm::Softplus => 0.0f32,
+        DecayForm::Bounded(bound) => bound,
+    };
+    let constants = (0..).zip(sizes.into_iter().chain([is_tiled, bound.to_bits()])).collect();
     let columns = shape.value_dim.div_ceil(GROUP_COLUMNS);
     Dispatch {
         module: Module::GatedDeltaScan,

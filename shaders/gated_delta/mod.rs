@@ -39,6 +39,15 @@ pub enum HeadOrder {
     Tiled,
 }
 
+/// How the input a, its bias and A become the decay `e^g`, where `x = a + dt_bias`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum DecayForm {
+    /// `g = A softplus(x)`, with a negative A.
+    Softplus,
+    /// `g = bound / (1 + e^-(A x))`, with a positive A: g is between the bound, which is negative, and 0.
+    Bounded(f32),
+}
+
 /// The sizes of a [`GatedDelta`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeltaShape {
@@ -102,7 +111,7 @@ impl DeltaShape {
 /// The gated delta rule. For each row of a sequence and each value head with its key head:
 ///
 /// - `q = q rsqrt(sum q^2 + 1e-6) / sqrt(key_dim)`, `k = k rsqrt(sum k^2 + 1e-6)`, `beta = 1 / (1 + e^-b)`,
-///   `g = A softplus(a + dt_bias)`
+///   g by the [`DecayForm`]
 /// - `S = e^g S`, `d = beta (v - S^T k)`, `S = S + k d^T`, `o = S^T q`
 ///
 /// Inputs: q, k and v after one another [rows, [`DeltaShape::mixed_width`]]; a, [rows, value_heads], or
@@ -111,18 +120,20 @@ impl DeltaShape {
 ///
 /// State: S of each head, [value_heads, value_dim / 16, key_dim, 16]. The columns are rounded up to whole blocks of 16.
 ///
-/// Source: Yang et al. 2024, "Gated Delta Networks"; with a decay of each row of S: Kimi Team 2025, "Kimi Linear".
+/// Source: Yang et al. 2024, "Gated Delta Networks"; with a decay of each row of S: Kimi Team 2025, "Kimi Linear"; with a bound:
+/// the reference code of Ling 3 in transformers.
 #[derive(Debug, Clone)]
 pub struct GatedDelta {
     shape: DeltaShape,
     a: Arc<[f32]>,
     dt_bias: Arc<[f32]>,
+    form: DecayForm,
     part: StatePart,
 }
 
 impl GatedDelta {
-    /// A delta rule with the state at `part`. `a` is A, which is negative, one per value head; `dt_bias` is as wide as the
-    /// input a.
+    /// A delta rule with the state at `part`, whose decays have the form [`DecayForm::Softplus`]. `a` is A, one per value head;
+    /// `dt_bias` is as wide as the input a.
     ///
     /// # Errors
     /// [`ShapeError`] when the sizes do not fit one another.
@@ -136,7 +147,13 @@ impl GatedDelta {
         let channels = if dt_bias.len() == heads { 1 } else { shape.key_dim };
         check("length of the bias of dt", dt_bias.len(), heads * channels)?;
         check("values of state", part.len, shape.state_len())?;
-        Ok(GatedDelta { shape, a, dt_bias, part })
+        Ok(GatedDelta { shape, a, dt_bias, form: DecayForm::Softplus, part })
+    }
+
+    /// The same with decays of this form.
+    #[must_use]
+    pub fn with_decays(self, form: DecayForm) -> Self {
+        GatedDelta { form, ..self }
     }
 
     /// Decays of each head: 1, or one for each row of its state.

@@ -1,11 +1,17 @@
 //! The formula in float64.
 
-use super::{BLOCK_COLUMNS, DeltaShape, EPSILON};
+use super::{BLOCK_COLUMNS, DecayForm, DeltaShape, EPSILON};
 
 /// One row: the output [value_heads * value_dim]. `state` is replaced with the one after the row; its layout is that of
 /// the op. `inputs` are the row of each input of the op.
 #[must_use]
-pub fn reference(shape: &DeltaShape, a: &[f32], dt_bias: &[f32], state: &mut [f64], inputs: &[&[f32]]) -> Vec<f64> {
+pub fn reference(
+    (shape, form): (&DeltaShape, DecayForm),
+    a: &[f32],
+    dt_bias: &[f32],
+    state: &mut [f64],
+    inputs: &[&[f32]],
+) -> Vec<f64> {
     let float = |values: &[f32]| -> Vec<f64> { values.iter().map(|value| f64::from(*value)).collect() };
     let [mixed, dt, beta] = [0, 1, 2].map(|input| float(inputs[input]));
     let decays = dt_bias.len() / shape.value_heads;
@@ -18,7 +24,11 @@ pub fn reference(shape: &DeltaShape, a: &[f32], dt_bias: &[f32], state: &mut [f6
         let beta = 1.0 / (1.0 + (-beta[head]).exp());
         let decay = |index: usize| {
             let entry = head * decays + index % decays;
-            (f64::from(a[head]) * (dt[entry] + f64::from(dt_bias[entry])).exp().ln_1p()).exp()
+            let (a, x) = (f64::from(a[head]), dt[entry] + f64::from(dt_bias[entry]));
+            match form {
+                DecayForm::Softplus => (a * x.exp().ln_1p()).exp(),
+                DecayForm::Bounded(bound) => (f64::from(bound) / (1.0 + (-a * x).exp())).exp(),
+            }
         };
         for (column, value) in value.iter().enumerate() {
             let block = head * shape.blocks() + column / BLOCK_COLUMNS;

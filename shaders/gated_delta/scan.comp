@@ -28,6 +28,7 @@ layout(push_constant, scalar) uniform Push {
 
 layout(constant_id = 3) const uint DECAYS = 1;           // 1, or STATE_ROWS for a decay of each row of the state
 layout(constant_id = 4) const bool TILED = false;        // value heads repeat the key heads
+layout(constant_id = 5) const float BOUND = 0.0;         // of the logarithms of decays; 0 for decays by softplus
 
 const uint PARTS = 16;                   // of the sum of the squares of a query or key
 const float EPSILON = 1e-6;
@@ -40,6 +41,11 @@ shared float betas[ROWS];
 shared float squares[2 * ROWS * PARTS];
 shared float scales[2 * ROWS];                     // of the queries, then of the keys
 shared float recalled[2 * WORKGROUP_SIZE];       // of this row and of the one before
+
+// The logarithm of a decay.
+float log_decay(float a, float time) {
+    return BOUND == 0.0 ? a * softplus(time) : BOUND / (1.0 + exp(-(a * time)));
+}
 
 // Loads queries, keys, values, decays and betas of `count` rows.
 void load_rows(uint row, uint count) {
@@ -58,7 +64,7 @@ void load_rows(uint row, uint count) {
     for (uint i = lane; i < count * DECAYS; i += WORKGROUP_SIZE) {
         uint entry = head * DECAYS + i % DECAYS;
         float time = dt.at[(row + i / DECAYS) * value_heads * DECAYS + entry] + dt_bias.at[entry];
-        decays[i] = exp(a.at[head] * softplus(time));
+        decays[i] = exp(log_decay(a.at[head], time));
     }
     for (uint i = lane; i < count; i += WORKGROUP_SIZE) {
         betas[i] = 1.0 / (1.0 + exp(-b.at[(row + i) * value_heads + head]));

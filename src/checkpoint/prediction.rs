@@ -16,10 +16,12 @@ use crate::format::tokenizer::{Tokenizer, TokenizerError};
 use crate::mapped_file::ModelFiles;
 
 /// The tensors of the layer that replace tensors of the model, with the names that those have.
-const REPLACES: [(&str, &str); 3] = [
+const REPLACES: [(&str, &str); 4] = [
     ("nextn.embed_tokens.weight", "token_embd.weight"),
     ("nextn.shared_head_norm.weight", "output_norm.weight"),
     ("nextn.shared_head_head.weight", "output.weight"),
+    // The norm of Ling 2 and 3.
+    ("layer_output_norm.weight", "output_norm.weight"),
 ];
 
 /// The tensor that joins the embedding of a token and the hidden values before it.

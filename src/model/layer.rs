@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cuelight_shaders::attention::{EachOther, KvShape, Window};
 use cuelight_shaders::causal_conv::CausalConv;
 use cuelight_shaders::experts::{Groups, RouteWeighting, Scoring};
-use cuelight_shaders::gated_delta::DeltaShape;
+use cuelight_shaders::gated_delta::{DecayForm, DeltaShape};
 use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::recurrent::StatePart;
 use cuelight_shaders::rope::RopeAxes;
@@ -161,10 +161,12 @@ impl AttentionLayer {
 }
 
 /// A layer with the gated delta rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DeltaLayer {
     /// Its heads.
     pub shape: DeltaShape,
+    /// How its decays are computed.
+    pub decays: DecayForm,
     /// Rows that the convolution of queries, keys and values spans.
     pub conv_width: usize,
 }

@@ -173,12 +173,34 @@ fn project(
             Ok(([parts[0], key, value], Some((Activation::Sigmoid, parts[1]))))
         }
         Gate::Projected(function) => {
-            let is_per_head = builder.weights.rows(&format!("blk.{layer}.attn_gate.weight")) == Some(n_heads);
-            let width = if is_per_head { n_heads } else { n_heads * value_dim };
-            let gate = builder.linear(layer, &[("attn_gate", width)], x)?[0];
+            let gate = projected_gate(builder, layer, (n_heads, value_dim), x)?;
             Ok((project_parts(builder, layer, heads, n_heads * head_dim, x)?, Some((function, gate))))
         }
     }
+}
+
+/// The gate with a projection of its own: of each head or of each of its values, as the file has it.
+fn projected_gate(
+    builder: &mut Builder<'_>,
+    layer: usize,
+    (n_heads, value_dim): (usize, usize),
+    x: ValueId,
+) -> Result<ValueId, BuildError> {
+    let is_per_head = builder.weights.rows(&format!("blk.{layer}.attn_gate.weight")) == Some(n_heads);
+    let width = if is_per_head { n_heads } else { n_heads * value_dim };
+    Ok(builder.linear(layer, &[("attn_gate", width)], x)?[0])
+}
+
+/// The outputs of heads times their gate, if the family has one with a projection of its own.
+fn gated_by_projection(
+    builder: &mut Builder<'_>,
+    layer: usize,
+    sizes: (usize, usize),
+    [x, heads]: [ValueId; 2],
+) -> Result<ValueId, BuildError> {
+    let Gate::Projected(function) = builder.family.attention.gate else { return Ok(heads) };
+    let gate = projected_gate(builder, layer, sizes, x)?;
+    gated(builder, function, [gate, heads])
 }
 
 /// Query, key and value of each row; the query projection has `query_width` outputs.
@@ -322,6 +344,7 @@ fn latent_attention(
     let inputs: Vec<ValueId> = [query, key].into_iter().chain(selected).collect();
     let attended = builder.graph.push_one(op.checked()?, &inputs)?;
     let values = per_head(builder, layer, ("attn_v_b", n_heads), [value_dim, rank], attended)?;
+    let values = gated_by_projection(builder, layer, (n_heads, value_dim), [x, values])?;
     Ok(builder.linear(layer, &[("attn_output", builder.h.hidden_size)], values)?[0])
 }
 

@@ -1,9 +1,10 @@
 //! The table of shapes: one row per model, with the values of the publisher's `config.json`.
 
 use super::series::{
-    GEMMA_2, GEMMA_3, GEMMA_4, GEMMA_4_KEYS, GPT_OSS, LFM_2, LFM_2_LAYERS, LFM_2_MOE_LAYERS, LLAMA_3,
-    NEMOTRON_2_LAYERS, NEMOTRON_3_LAYERS, NEMOTRON_3_TENSORS, NEMOTRON_H, QUERY_KEY_VALUE_BIASES, QWEN_2, QWEN_3,
-    QWEN_3_5, QWEN_3_MOE, SMOLLM_2, StateSpace, delta_keys, granite_4_keys, nemotron_keys, state_space_tensors,
+    GEMMA_2, GEMMA_3, GEMMA_4, GEMMA_4_KEYS, GPT_OSS, LFM_2, LFM_2_LAYERS, LFM_2_MOE_LAYERS, LFM_3_LAYERS, LING_3_KEYS,
+    LING_3_LAYERS, LLAMA_3, NEMOTRON_2_LAYERS, NEMOTRON_3_LAYERS, NEMOTRON_3_TENSORS, NEMOTRON_H,
+    QUERY_KEY_VALUE_BIASES, QWEN_2, QWEN_3, QWEN_3_5, QWEN_3_MOE, SMOLLM_2, StateSpace, delta_keys, granite_4_keys,
+    nemotron_keys, state_space_tensors,
 };
 use super::shape::{ExpertShape, Key, OptionalTensor, RopeStretch, Shape};
 use super::vocabulary::Vocabulary;
@@ -507,6 +508,58 @@ pub const MODELS: &[Shape] = &[
             OptionalTensor::new("exp_probs_b.bias"),
         ],
         ..LFM_2
+    },
+    Shape {
+        name: "lfm3-1.7b",
+        title: "LFM 3 1.7B",
+        architecture: "lfm3",
+        parameters: 1_728_801_536,
+        n_layers: 24,
+        hidden_size: 2048,
+        intermediate_size: 7680,
+        n_heads: 16,
+        head_dim: 128,
+        vocab_size: 128_000,
+        rope_stretch: RopeStretch::Partial { rotated: 32 },
+        window: Some(256),
+        keys: &[
+            ("attention.head_count_kv", Key::Sizes(LFM_3_LAYERS, [('*', 4), ('w', 4)])),
+            ("attention.sliding_window_pattern", Key::Flags(LFM_3_LAYERS, 'w')),
+            ("rope.freq_base_swa", Key::Number(10_000.0)),
+            ("shortconv.l_cache", Key::Size(7)),
+        ],
+        optional: &[
+            OptionalTensor::new("token_embd_norm.weight"),
+            OptionalTensor::of_layers("shortconv.conv.weight", LFM_3_LAYERS, 'c'),
+            OptionalTensor { rows: 16, ..OptionalTensor::new("attn_gate.weight") },
+        ],
+        ..LFM_2
+    },
+    Shape {
+        name: "ling-3-flash",
+        title: "Ling 3 Flash",
+        architecture: "bailingmoe3",
+        parameters: 124_414_191_072,
+        n_layers: 42,
+        hidden_size: 2560,
+        intermediate_size: 6144,
+        n_heads: 32,
+        vocab_size: 157_184,
+        vocabulary: Vocabulary::BytePair { pre_tokenizer: "bailingmoe2" },
+        context_train: 262_144,
+        rms_norm_epsilon: 1e-6,
+        rope_base: 6_000_000.0,
+        rope_stretch: RopeStretch::None,
+        rotary_dim: Some(64),
+        experts: Some(ExpertShape { count: 512, used: 8, intermediate_size: 768, shared_size: 768 }),
+        keys: &LING_3_KEYS,
+        optional: &[
+            OptionalTensor::of_layers("ssm_conv1d_q.weight", LING_3_LAYERS, 'k'),
+            OptionalTensor { rows: 32, ..OptionalTensor::new("attn_gate.weight") },
+            OptionalTensor::of_layers("ffn_gate_inp.weight", "ddeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee", 'e'),
+            OptionalTensor::new("exp_probs_b.bias"),
+        ],
+        ..LLAMA_3
     },
     Shape {
         name: "nemotron-nano-9b-v2",

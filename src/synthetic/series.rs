@@ -167,6 +167,31 @@ pub(super) const LFM_2: Shape = Shape {
 pub(super) const LFM_2_LAYERS: Letters = "cc*cc*cc*c*c*c*c";
 pub(super) const LFM_2_MOE_LAYERS: Letters = "cc*ccc*ccc*ccc*ccc*cc*cc";
 
+/// `w` is a layer of attention with a window.
+pub(super) const LFM_3_LAYERS: Letters = "cc*cwc*cwc*cwc*cwc*cwc*c";
+
+/// `k` is a layer of the delta rule, `l` one of latent attention.
+pub(super) const LING_3_LAYERS: Letters = "kkkkkl";
+
+pub(super) const LING_3_KEYS: [(&str, Key); 15] = [
+    ("attention.head_count_kv", Key::Sizes(LING_3_LAYERS, [('l', 1), ('k', 0)])),
+    ("attention.kv_lora_rank", Key::Size(512)),
+    ("attention.key_length", Key::Size(576)),
+    ("attention.key_length_mla", Key::Size(192)),
+    ("attention.value_length_mla", Key::Size(128)),
+    ("ssm.conv_kernel", Key::Size(4)),
+    ("kda.head_dim", Key::Size(128)),
+    ("kda.safe_gate", Key::Flag(true)),
+    ("kda.gate_lower_bound", Key::Number(-5.0)),
+    ("leading_dense_block_count", Key::Size(2)),
+    // The sigmoid.
+    ("expert_gating_func", Key::Size(2)),
+    ("expert_weights_norm", Key::Flag(true)),
+    ("expert_weights_scale", Key::Number(2.5)),
+    ("expert_group_count", Key::Size(8)),
+    ("expert_group_used_count", Key::Size(4)),
+];
+
 /// `M` is a layer with a state space, `*` one of attention, `-` one with a feed-forward, `E` one with experts.
 pub(super) const NEMOTRON_2_LAYERS: Letters = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-";
 pub(super) const NEMOTRON_3_LAYERS: Letters = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME";

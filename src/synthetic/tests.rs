@@ -50,6 +50,8 @@ fn shrunk_key(name: &str, key: Key) -> Key {
             Key::Sizes(letters, sizes.map(|(letter, size)| (letter, size.min(2))))
         }
         ("attention.shared_kv_layers", _) => Key::Size(1),
+        ("expert_group_count", _) => Key::Size(3),
+        ("expert_group_used_count", _) => Key::Size(2),
         (_, key) => key,
     }
 }

@@ -15,11 +15,14 @@ from weights import AS_IS, Layout
 class Family:
     """What all checkpoints of one architecture share."""
 
+    # Whose names the tensors have.
     architecture: gguf.MODEL_ARCH
     model: type
     config: type
     write_vocabulary: Callable[[gguf.GGUFWriter], None]
     norm_layout: Layout = AS_IS
+    # The architecture of files, where llama.cpp has none for the family.
+    own_name: str = ""
     # Gemma's checkpoints store norm weights minus 1.
     norm_mean: float = 1.0
     # Ends of the names of norms that `norm_layout` and `norm_mean` do not apply to.
@@ -43,6 +46,10 @@ class Family:
     fuses_qkv: bool = False
     # How tensors are stored that the converter does not only rename.
     rules: Callable[[object], dict[str, parts.Parts]] = lambda config: parts.EXPERTS
+
+    @property
+    def name(self) -> str:
+        return self.own_name or gguf.MODEL_ARCH_NAMES[self.architecture]
 
 
 @dataclass(frozen=True)

@@ -497,7 +497,7 @@ def generate(name: str, checkpoint: Checkpoint) -> None:
     folder = FIXTURES / "families"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.gguf"
-    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[checkpoint.family.architecture])
+    writer = gguf.GGUFWriter(path, checkpoint.family.name)
     write_metadata(writer, name, checkpoint, config)
     checkpoint.family.write_vocabulary(writer)
     state = write_weights(writer, checkpoint, config, shapes, rng)
@@ -551,7 +551,7 @@ def oracle_model(checkpoint: Checkpoint, config, state: dict[str, torch.Tensor])
 
 def write_metadata(writer: gguf.GGUFWriter, name: str, checkpoint: Checkpoint, config) -> None:
     """Writes the keys that llama.cpp's converter writes for the family."""
-    architecture = gguf.MODEL_ARCH_NAMES[checkpoint.family.architecture]
+    architecture = checkpoint.family.name
     writer.add_type("model")
     writer.add_name(f"Tiny random {name}")
     writer.add_license("mit")
@@ -745,7 +745,9 @@ def rope_factors(config) -> np.ndarray:
 
 def proportional_factors(config) -> np.ndarray:
     """[head_dim / 2] divisors: pairs after the rotated section get a frequency of almost 0."""
-    half = config.per_layer_config[config.layer_types.index("full_attention")].head_dim // 2
+    full = config.layer_types.index("full_attention")
+    own = getattr(config, "per_layer_config", None)
+    half = (own[full].head_dim if own else head_dim(config)) // 2
     rotated = int(config.rope_parameters["full_attention"]["partial_rotary_factor"] * half)
     return np.array([1.0] * rotated + [1e30] * (half - rotated), dtype=np.float32)
 

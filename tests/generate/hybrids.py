@@ -4,6 +4,7 @@ import gguf
 import numpy as np
 import transformers
 from gguf import MODEL_ARCH as ARCH
+from transformers.models.bailing_hybrid import modeling_bailing_hybrid
 from transformers.models.kimi_linear import modeling_kimi_linear
 from transformers.models.qwen3_5 import modeling_qwen3_5
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
@@ -20,7 +21,8 @@ def compute_serially() -> None:
     """Makes transformers compute the delta rule token by token, for prompts too. Its form in chunks rounds differently."""
     for module in (modeling_qwen3_next, modeling_qwen3_5, modeling_qwen3_5_moe):
         module.torch_chunk_gated_delta_rule = module.torch_recurrent_gated_delta_rule
-    modeling_kimi_linear.chunk_kimi_delta_attention = modeling_kimi_linear.recurrent_kimi_delta_attention
+    for module in (modeling_kimi_linear, modeling_bailing_hybrid):
+        module.chunk_kimi_delta_attention = module.recurrent_kimi_delta_attention
 
 
 DELTA_DECAY = {
@@ -136,20 +138,23 @@ QWEN35_MOE = delta_family(
 )
 
 
-def kimi_rules(config) -> dict[str, Parts]:
-    negative = Parts(("ssm_a",), lambda values: [-np.exp(values)], lambda parts: np.log(-parts[0]))
+def delta_rules(config) -> dict[str, Parts]:
     convolutions = Parts(
         tuple(f"ssm_conv1d_{kind}.weight" for kind in "qkv"),
         lambda values: [part[None] for part in np.split(values, 3)],
         lambda parts: np.concatenate([part[0] for part in parts]),
     )
     return parts.EXPERTS | parts.latent(config) | {
-        r"self_attn\.forget_gate\.A_log": negative,
         r"self_attn\.forget_gate\.dt_bias": Parts(("ssm_dt.bias",)),
         r"self_attn\.conv1d\.weight": convolutions,
         r"self_attn\.o_norm\.weight": Parts(("ssm_norm.weight",)),
         r"self_attn\.b_proj\.weight": Parts(("ssm_beta.weight",)),
-    } | {
+    }  # fmt: skip
+
+
+def kimi_rules(config) -> dict[str, Parts]:
+    negative = Parts(("ssm_a",), lambda values: [-np.exp(values)], lambda parts: np.log(-parts[0]))
+    return delta_rules(config) | {r"self_attn\.forget_gate\.A_log": negative} | {
         rf"self_attn\.(forget_gate\.)?{kind}_{part}_proj\.weight": Parts((f"ssm_{kind}_{part}.weight",))
         for kind in "fg" for part in "ab"
     }  # fmt: skip
@@ -167,6 +172,37 @@ def write_kimi_keys(writer: gguf.GGUFWriter, config) -> None:
     writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
+def ling3_rules(config) -> dict[str, Parts]:
+    # Larger than those that are drawn, so that decays differ.
+    exponential = Parts(("ssm_a",), lambda values: [np.exp(values + 3)[:, None]], lambda parts: np.log(parts[0][:, 0]))
+    gates = {"full_attention": "attn_gate", "linear_attention": "ssm_g_a"}
+    return delta_rules(config) | {
+        r"self_attn\.forget_gate\.A_log": exponential,
+        r"self_attn\.forget_gate\.f_proj\.weight": Parts(("ssm_f_a.weight",)),
+    } | {
+        rf"{layer}\.self_attn\.g_proj\.weight": Parts((f"{gates[kind]}.weight",))
+        for layer, kind in enumerate(config.layer_types)
+    }  # fmt: skip
+
+
+def write_ling3_keys(writer: gguf.GGUFWriter, config) -> None:
+    writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
+    writer.add_kda_head_dim(config.linear_head_dim)
+    writer.add_kda_safe_gate(config.kda_safe_gate)
+    writer.add_kda_gate_lower_bound(config.kda_lower_bound)
+    writer.add_expert_count(config.num_local_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_feed_forward_length(config.moe_intermediate_size * config.n_shared_experts)
+    writer.add_expert_shared_count(config.n_shared_experts)
+    writer.add_leading_dense_block_count(config.first_k_dense_replace)
+    writer.add_expert_weights_scale(config.routed_scaling_factor)
+    writer.add_expert_weights_norm(config.norm_topk_prob)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_group_count(config.n_group)
+    writer.add_expert_group_used_count(config.topk_group)
+
+
 def write_kimi_heads(writer: gguf.GGUFWriter, config) -> None:
     writer.add_head_count_kv([1 if kind == "full_attention" else 0 for kind in config.layer_types])
     writer.add_kv_lora_rank(config.kv_lora_rank)
@@ -179,6 +215,11 @@ def write_kimi_heads(writer: gguf.GGUFWriter, config) -> None:
 KIMI_LINEAR = Family(
     ARCH.KIMI_LINEAR, transformers.KimiLinearForCausalLM, transformers.KimiLinearConfig, vocabulary.write_byte_level,
     write_keys=write_kimi_keys, write_heads=write_kimi_heads, rules=kimi_rules,
+)  # fmt: skip
+
+LING3 = Family(
+    ARCH.BAILINGMOE3, transformers.BailingHybridForCausalLM, transformers.BailingHybridConfig, vocabulary.write_byte_level,
+    write_keys=write_ling3_keys, write_heads=write_kimi_heads, rules=ling3_rules,
 )  # fmt: skip
 
 
@@ -208,6 +249,12 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12, linear_head_dim=16, linear_num_heads=2,
         layer_types=["linear_attention", "full_attention"] * 2, num_local_experts=6, num_experts_per_tok=2,
         moe_intermediate_size=16, n_shared_experts=1, routed_scaling_factor=1.5, n_group=1, topk_group=1, pad_token_id=0,
+        tie_word_embeddings=False)),
+    "bailingmoe3": Checkpoint(LING3, small(
+        num_attention_heads=2, num_key_value_heads=2, rms_norm_eps=1e-6, kv_lora_rank=24, q_lora_rank=None,
+        qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12, head_dim=16, layer_group_size=2, num_local_experts=8,
+        num_experts_per_tok=3, moe_intermediate_size=16, n_shared_experts=1, routed_scaling_factor=1.5, n_group=4,
+        topk_group=2, first_k_dense_replace=1, pad_token_id=0, eos_token_id=2, rope_theta=20000.0,
         tie_word_embeddings=False)),
     "qwen3next": Checkpoint(QWEN3_NEXT, delta(**EXPERTS, norm_topk_prob=True, rope_parameters=ROPE), draw=1),
     "qwen35": Checkpoint(QWEN35, delta(rope_parameters=SECTIONS, layer_types=ALTERNATING)),

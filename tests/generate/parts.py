@@ -48,7 +48,7 @@ GATE_AND_UP = ("ffn_gate_exps.weight", "ffn_up_exps.weight")
 DOWN = Parts(("ffn_down_exps.weight",))
 CORRECTION = {r"mlp\.gate\.e_score_correction_bias": Parts(("exp_probs_b.bias",))}
 
-# Keys are patterns of the name after the number of the layer.
+# Keys are patterns of the name after the number of the layer, or with it.
 EXPERTS = CORRECTION | {
     r"mlp\.experts\.gate_up_proj": Parts(GATE_AND_UP, **halves(1)),
     r"mlp\.experts\.down_proj": DOWN,
@@ -120,7 +120,7 @@ def find(rules: dict[str, Parts], key: str) -> Parts | None:
         return None
     layer, rest = found.groups()
     for pattern, parts in rules.items():
-        if re.fullmatch(pattern, rest):
+        if re.fullmatch(pattern, rest) or re.fullmatch(pattern, f"{layer}.{rest}"):
             names = tuple(f"blk.{layer}.{name}" for name in parts.names)
             return Parts(names, parts.into_file, parts.out_of_file)
     return None

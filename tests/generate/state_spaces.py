@@ -137,6 +137,32 @@ LFM2_MOE = family(
     ARCH.LFM2MOE, "Lfm2Moe", write_keys=write_short_conv_keys, write_heads=write_kv_heads,
     rules=lambda config, rules=LFM2_MOE: rules,
 )  # fmt: skip
+
+
+def write_lfm3_keys(writer: gguf.GGUFWriter, config) -> None:
+    writer.add_shortconv_l_cache(config.conv_L_cache)
+    writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
+    writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
+
+
+def write_lfm3_heads(writer: gguf.GGUFWriter, config) -> None:
+    writer.add_head_count_kv([0 if kind == "conv" else config.num_key_value_heads for kind in config.layer_types])
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+
+
+LFM3_RULES = SHORT_CONV | {
+    r"post_operator_norm\.weight": Parts(("post_attention_norm.weight",)),
+    r"post_ffn_norm\.weight": Parts(("post_ffw_norm.weight",)),
+    r"self_attn\.g_proj\.weight": Parts(("attn_gate.weight",)),
+    r"self_attn\.q_norm\.weight": Parts(("attn_q_norm.weight",)),
+    r"self_attn\.k_norm\.weight": Parts(("attn_k_norm.weight",)),
+    r"self_attn\.o_proj\.weight": Parts(("attn_output.weight",)),
+}
+LFM3 = family(
+    ARCH.LFM2, "Lfm3", own_name="lfm3", write_keys=write_lfm3_keys, write_heads=write_lfm3_heads,
+    rules=lambda config: LFM3_RULES,
+)  # fmt: skip
 GRANITE_HYBRID = family(
     ARCH.GRANITE_HYBRID, "GraniteMoeHybrid", rotates_neighbours=True, write_keys=write_granite_hybrid_keys,
     write_heads=write_kv_heads, rules=granite_hybrid_rules,
@@ -226,6 +252,12 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "lfm2": Checkpoint(LFM2, LFM2_SIZES | dict(block_auto_adjust_ff_dim=False)),
     "lfm2moe": Checkpoint(LFM2_MOE, LFM2_SIZES | dict(
         num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16, num_dense_layers=1)),
+    # Two layers of attention, one of them with a window; only part of the pairs rotates in the other.
+    "lfm3": Checkpoint(LFM3, without(small(
+        layer_types=["conv", "full_attention", "conv", "sliding_attention"], norm_eps=1e-3, head_dim=24, sliding_window=20,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2, rope_parameters={
+            "sliding_attention": rope(theta=5000.0),
+            "full_attention": rope("proportional", 1000000.0, partial_rotary_factor=0.5)}), "rms_norm_eps")),
     "granitehybrid": Checkpoint(GRANITE_HYBRID, GRANITE_HYBRID_SIZES),
     "granitehybrid-moe": Checkpoint(GRANITE_HYBRID, GRANITE_HYBRID_SIZES | dict(
         num_local_experts=6, num_experts_per_tok=2, intermediate_size=16)),

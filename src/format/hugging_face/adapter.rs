@@ -4,7 +4,7 @@
 //! reorders its columns reorders those of A.
 
 use super::families::{FAMILIES, PLAIN};
-use super::names::{Fate, Target, fate};
+use super::names::{Fate, Layers, Target, fate};
 use super::steps::{HeadCounts, step};
 use super::transform::Step;
 
@@ -53,7 +53,9 @@ pub fn place(
         return Err(NoPlace::Architecture);
     }
     let placed = |target: &Target| placed(target, heads, shape);
-    let found = families.find_map(|family| match fate(family, n_layers, name) {
+    // A layer that attends has heads of queries.
+    let layers = Layers { count: n_layers, is_recurrent: &|_| heads.query == 0 };
+    let found = families.find_map(|family| match fate(family, layers, name) {
         // A weight that is divided among several tensors is none of those that adapters change.
         Fate::Targets(targets) => <[Target; 1]>::try_from(targets).ok(),
         Fate::Ignored | Fate::Prediction(_) => None,

@@ -13,6 +13,9 @@ pub(super) const FULL: &str = "full_attention";
 /// The kind of layers with a window.
 pub(super) const WINDOWED: &str = "sliding_attention";
 
+/// The kinds of recurrent layers.
+pub(super) const RECURRENT: [&str; 2] = ["linear_attention", "conv"];
+
 /// A `config.json`. The values of the text model of one that also sees or hears stand for all.
 pub(super) struct Config {
     path: PathBuf,

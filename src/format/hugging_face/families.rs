@@ -4,6 +4,7 @@
 use super::config::{BEFORE_ROW, Config};
 use super::family_rules::*;
 use super::family_values::*;
+use super::ling_rules::*;
 use super::rules::Literal::{self, Bool, Number, Text};
 use super::rules::Rule;
 
@@ -30,6 +31,8 @@ pub(super) struct Family {
     pub norms_lack_one: bool,
     /// Rules that come before the common ones.
     pub names: &'static [&'static [Rule]],
+    /// Rules that come before these in layers that the config calls recurrent.
+    pub recurrent_names: &'static [Rule],
     /// Rules for tensors outside of layers that come before the common ones.
     pub outside: &'static [Rule],
     /// The rules of each of the layers that one layer of its directories becomes. None if it becomes one layer.
@@ -62,6 +65,10 @@ pub(super) struct Family {
     pub first_position: usize,
     /// The parts of heads that rotate in layers without and with a window, where files do not state them.
     pub rotated_parts: Option<[f32; 2]>,
+    /// Whether the rotated section of latent attention rotates as a whole, whatever the config says of parts.
+    pub rotates_section: bool,
+    /// Whether files have 0 heads of keys in recurrent layers.
+    pub lists_recurrent_heads: bool,
     /// Matrices whose rows have the length 1, for configs that have this value for a key: directories store other lengths.
     pub unit_rows: &'static [(&'static str, &'static str, Literal)],
 }
@@ -86,6 +93,7 @@ pub(super) const PLAIN: Family = Family {
     other_activations: &[],
     norms_lack_one: false,
     names: &[],
+    recurrent_names: &[],
     outside: &[],
     parts_of_layer: &[],
     other_parts: &[],
@@ -102,6 +110,8 @@ pub(super) const PLAIN: Family = Family {
     media_sight: None,
     first_position: 0,
     rotated_parts: None,
+    rotates_section: false,
+    lists_recurrent_heads: false,
     unit_rows: &[],
 };
 
@@ -198,6 +208,27 @@ const KIMI_LINEAR_ALIASES: &[(&str, &str)] = &[
     ("linear_conv_kernel_dim", "linear_attn_config.short_conv_kernel_size"),
     ("linear_head_dim", "linear_attn_config.head_dim"),
     ("scoring_func", "moe_router_activation_func"),
+];
+
+/// Configs name the epsilon as that of layer norms.
+const LFM_ALIASES: &[(&str, &str)] = &[("rms_norm_eps", "norm_eps")];
+
+/// In the config `head_dim` is the length of the heads of the delta rule. transformers saves that of the rotated section.
+const LING3_ALIASES: &[(&str, &str)] = &[
+    ("max_position_embeddings", "model_max_length"),
+    ("linear_conv_kernel_dim", "short_conv_kernel_size"),
+    ("kda_head_dim", "head_dim"),
+    ("scoring_func", "score_function"),
+    ("swiglu_limits", "expert_swiglu_limit_list"),
+    ("swiglu_limits_shared", "share_expert_swiglu_limit_list"),
+];
+
+const LING3_DEFAULTS: &[(&str, Literal)] = &[("scoring_func", Text("sigmoid")), ("kda_lower_bound", Number(-5.0))];
+
+const LING3_REQUIRES: &[(&str, &[Literal])] = &[
+    ("kda_safe_gate", &[Bool(true)]),
+    ("no_kda_lora", &[Bool(true)]),
+    ("gated_attention_proj_granularity_type", &[Text("head_wise")]),
 ];
 
 const NEOX_ALIASES: &[(&str, &str)] = &[("partial_rotary_factor", "rotary_pct"), ("rope_theta", "rotary_emb_base")];
@@ -755,10 +786,27 @@ pub(super) const FAMILIES: &[Family] = &[
         model_types: &["lfm2"],
         architecture: "lfm2",
         names: &[LFM2],
-        aliases: &[("intermediate_size", "block_ff_dim")],
+        aliases: &[("intermediate_size", "block_ff_dim"), ("rms_norm_eps", "norm_eps")],
+        lists_recurrent_heads: true,
         ..PLAIN
     },
-    Family { model_types: &["lfm2_moe"], architecture: "lfm2moe", names: &[LFM2], ..PLAIN },
+    Family {
+        model_types: &["lfm2_moe"],
+        architecture: "lfm2moe",
+        names: &[LFM2],
+        aliases: LFM_ALIASES,
+        lists_recurrent_heads: true,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["lfm3"],
+        architecture: "lfm3",
+        names: &[LFM3, LFM2],
+        aliases: LFM_ALIASES,
+        requires: &[("use_sandwich_norm", &[Bool(true)]), ("use_attention_gate", &[Bool(true)])],
+        lists_recurrent_heads: true,
+        ..PLAIN
+    },
     Family {
         model_types: &["kimi_linear"],
         architecture: "kimi-linear",
@@ -893,6 +941,18 @@ pub(super) const FAMILIES: &[Family] = &[
         defaults: ROTATES_HALF,
         requires: &[("norm_head", &[Bool(false)])],
         flag: Some("use_qk_norm"),
+        ..PLAIN
+    },
+    Family {
+        model_types: &["bailing_hybrid"],
+        architecture: "bailingmoe3",
+        names: &[LING3],
+        recurrent_names: LING3_RECURRENT,
+        aliases: LING3_ALIASES,
+        defaults: LING3_DEFAULTS,
+        requires: LING3_REQUIRES,
+        rotates_section: true,
+        lists_recurrent_heads: true,
         ..PLAIN
     },
     Family {

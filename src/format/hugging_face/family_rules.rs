@@ -357,6 +357,14 @@ pub(super) const LFM2: &[Rule] = &[
     ("feed_forward.experts.*.w3.weight", "ffn_up_exps.weight", &[]),
 ];
 
+/// Before the rules of LFM 2.
+pub(super) const LFM3: &[Rule] = &[
+    ("post_operator_norm", "post_attention_norm", &[]),
+    ("post_ffn_norm", "post_ffw_norm", &[]),
+    ("self_attn.g_proj", "attn_gate", &[]),
+    ("self_attn.gate_proj", "attn_gate", &[]),
+];
+
 pub(super) const KIMI_LINEAR: &[Rule] = &[
     ("self_attn.q_conv1d", "ssm_conv1d_q", &[]),
     ("self_attn.k_conv1d", "ssm_conv1d_k", &[]),
@@ -479,24 +487,16 @@ pub(super) const JAMBA: &[Rule] = &[
     ("feed_forward.experts.*.down_proj.weight", "ffn_down_exps.weight", &[]),
 ];
 
+const QUERIES: Op = Op::Ungroup { groups: Groups::InTurn, first: 0, end: 1 };
+const KEYS: Op = Op::Ungroup { groups: Groups::InTurn, first: 1, end: 2 };
+const VALUES: Op = Op::Ungroup { groups: Groups::InTurn, first: 2, end: 3 };
+
 /// Ling's attention.
 pub(super) const LING: &[Rule] = &[
     ("attention.query_key_value", "attn_q", &[QUERIES, Op::RotaryRows(Heads::Query)]),
     ("attention.query_key_value", "attn_k", &[KEYS, Op::RotaryRows(Heads::Key)]),
     ("attention.query_key_value", "attn_v", &[VALUES]),
     ("attention.dense", "attn_output", &[]),
-];
-
-const QUERIES: Op = Op::Ungroup { groups: Groups::InTurn, first: 0, end: 1 };
-const KEYS: Op = Op::Ungroup { groups: Groups::InTurn, first: 1, end: 2 };
-const VALUES: Op = Op::Ungroup { groups: Groups::InTurn, first: 2, end: 3 };
-
-pub(super) const LING2: &[Rule] = &[
-    ("attention.query_key_value", "attn_qkv", &[]),
-    ("attention.dense", "attn_output", &[]),
-    ("attention.query_layernorm", "attn_q_norm", &[]),
-    ("attention.key_layernorm", "attn_k_norm", &[]),
-    ("mlp.gate.expert_bias", "exp_probs_b.bias", &[]),
 ];
 
 pub(super) const APERTUS: &[Rule] =

@@ -79,7 +79,9 @@ const RENAMED: &[(&[&str], &str, Kind)] = &[
     (&["linear_key_head_dim", "mamba_d_state"], "ssm.state_size", Size),
     (&["linear_num_key_heads", "mamba_n_groups"], "ssm.group_count", Size),
     (&["linear_num_value_heads", "mamba_n_heads"], "ssm.time_step_rank", Size),
-    (&["linear_head_dim"], "kda.head_dim", Size),
+    (&["linear_head_dim", "kda_head_dim"], "kda.head_dim", Size),
+    (&["kda_safe_gate"], "kda.safe_gate", Bool),
+    (&["kda_lower_bound"], "kda.gate_lower_bound", Float),
     (&["conv_L_cache"], "shortconv.l_cache", Size),
     (&["use_parallel_residual"], "use_parallel_residual", Bool),
     (&["use_qk_norm"], "use_qk_norm", Bool),
@@ -120,6 +122,7 @@ impl<'a> Keys<'a> {
         keys.skip_first_positions(family.first_position)?;
         keys.head_sizes()?;
         keys.heads_of_layers()?;
+        keys.recurrent_heads(family)?;
         keys.feed_forward_length()?;
         keys.cutoffs()?;
         keys.activation_limits()?;
@@ -128,7 +131,7 @@ impl<'a> Keys<'a> {
         keys.windows()?;
         keys.indexers()?;
         keys.deep_layers()?;
-        keys.rope(family.rotated_parts)?;
+        keys.rope(family)?;
         keys.scales()?;
         keys.recurrent_width_and_scoring()?;
         keys.rotated_layers()?;

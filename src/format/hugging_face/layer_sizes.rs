@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value as Json};
 
-use super::config::{Config, FULL, WINDOWED};
+use super::config::{Config, FULL, RECURRENT, WINDOWED};
 use super::error::HuggingFaceError;
+use super::families::Family;
 use super::keys::Keys;
 
 /// The kind of layers, the usual key of a size, and the key of their own size.
@@ -16,6 +17,9 @@ const OWN_SIZES: &[(&str, &str, &str)] = &[
     (WINDOWED, "v_head_dim", "swa_v_head_dim"),
 ];
 
+/// Most layers of which a list is made. A larger number means a damaged config.
+const MOST_LAYERS: u32 = 1 << 16;
+
 /// The keys of lists for the rotation of each layer, and the keys of the same values for a kind of layers.
 const ROTATION: [(&str, &str); 2] = [("rope_theta", "rope_theta"), ("partial_rotary_factors", "partial_rotary_factor")];
 
@@ -27,6 +31,7 @@ pub(super) fn describe(config: &mut Config) -> Result<(), HuggingFaceError> {
         let kinds: Vec<&str> = pattern.iter().map(kind).collect();
         config.set("layer_types", kinds.into());
     }
+    add_groups(config)?;
     let Some(kinds) = config.list("layer_types")? else { return Ok(()) };
     let n_layers = config.u32("num_hidden_layers")?.unwrap_or(u32::MAX) as usize;
     let kinds: Vec<Json> = kinds.iter().take(n_layers).cloned().collect();
@@ -37,6 +42,24 @@ pub(super) fn describe(config: &mut Config) -> Result<(), HuggingFaceError> {
         config.set("rope_parameters", rotations.into());
     }
     Ok(())
+}
+
+/// Adds the kind of each layer to a config that states how many layers a group has: its last one attends, as do layers after the
+/// last whole group.
+fn add_groups(config: &mut Config) -> Result<(), HuggingFaceError> {
+    let (Some(group), None) = (config.u32("layer_group_size")?, config.get("layer_types")) else { return Ok(()) };
+    let layers = config.u32("num_hidden_layers")?.unwrap_or(0).min(MOST_LAYERS);
+    let (group, whole) = (group.max(1), layers / group.max(1) * group.max(1));
+    let attends = |layer: u32| (layer + 1).is_multiple_of(group) || layer >= whole;
+    let kinds: Vec<&str> = (0..layers).map(|layer| if attends(layer) { FULL } else { RECURRENT[0] }).collect();
+    config.set("layer_types", kinds.into());
+    Ok(())
+}
+
+/// Whether each layer is recurrent, where the config lists their kinds.
+pub(super) fn recurrent_layers(config: &Config) -> Result<Vec<bool>, HuggingFaceError> {
+    let kinds = config.layer_types()?.unwrap_or_default();
+    Ok(kinds.iter().map(|kind| RECURRENT.contains(kind)).collect())
 }
 
 /// The rotation of each kind of layers, from lists with that of each layer; `None` if the config has no such lists. What scales
@@ -71,6 +94,19 @@ impl Keys<'_> {
         let of_kind = OWN_SIZES.iter().find(|(of, usual, _)| *of == kind && *usual == key);
         let of_kind = of_kind.map_or(Ok(None), |(_, _, name)| self.config.u32(name))?;
         Ok(of_kind.or(self.config.u32(key)?))
+    }
+
+    /// The heads of keys of each layer, 0 in recurrent layers, for families whose files list them.
+    pub(super) fn recurrent_heads(&mut self, family: &Family) -> Result<(), HuggingFaceError> {
+        let Some(kinds) = self.config.layer_types()?.filter(|_| family.lists_recurrent_heads) else { return Ok(()) };
+        let is_latent = self.config.get("kv_lora_rank").is_some();
+        let heads = if is_latent { Some(1) } else { self.config.u32("num_key_value_heads")? };
+        if let Some(heads) = heads {
+            let of_kind = |kind: &&str| if RECURRENT.contains(kind) { 0 } else { heads };
+            let heads: Vec<u32> = kinds.iter().map(of_kind).collect();
+            self.replace("attention.head_count_kv", &heads[..]);
+        }
+        Ok(())
     }
 
     /// A size of the layers of a kind; that of all layers where the config lists none of the kind.

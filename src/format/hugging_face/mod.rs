@@ -39,6 +39,7 @@ mod half_layers;
 mod keys;
 mod layer_sizes;
 mod layout;
+mod ling_rules;
 mod names;
 mod normal_float4;
 mod nvfp4;
@@ -70,6 +71,8 @@ pub use adapter::{NoPlace, Place, layer_of, place};
 use described::Described;
 pub use error::{HuggingFaceError, HuggingFaceFault};
 use keys::Keys;
+use layer_sizes::recurrent_layers;
+use names::Layers;
 pub use origins::{Change, Origin, Origins, Use};
 use sentence::Sentence;
 use small_files::SmallFiles;
@@ -112,7 +115,9 @@ impl Directory {
         let (n_layers, heads) = (keys.layers()?, HeadCounts::read(&config)?);
         let stored = stored(&files, scheme.as_deref())?;
         let unit_rows = family.unit_rows_of(&config);
-        let fate = |name: &str| names::fate(family, n_layers, name);
+        let is_recurrent = recurrent_layers(&config)?;
+        let layers = Layers { count: n_layers, is_recurrent: &|layer| is_recurrent.get(layer) == Some(&true) };
+        let fate = |name: &str| names::fate(family, layers, name);
         let table = Table {
             files: &files,
             stored: &stored,

@@ -189,8 +189,17 @@ pub(super) struct Target {
     pub ops: &'static [Op],
 }
 
-/// The tensors that the tensor `name` becomes in a model with `n_layers` layers.
-pub(super) fn fate(family: &Family, n_layers: usize, name: &str) -> Fate {
+/// The layers of a model.
+#[derive(Clone, Copy)]
+pub(super) struct Layers<'a> {
+    pub count: usize,
+    /// Whether a layer is recurrent.
+    pub is_recurrent: &'a dyn Fn(usize) -> bool,
+}
+
+/// The tensors that the tensor `name` becomes in a model with these layers.
+pub(super) fn fate(family: &Family, layers: Layers<'_>, name: &str) -> Fate {
+    let n_layers = layers.count;
     let short = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
     let of_only_layer = short.strip_prefix(ONLY_LAYER).map(|inner| format!("layers.0.{inner}"));
     let short = of_only_layer.as_deref().unwrap_or(short);
@@ -230,7 +239,9 @@ pub(super) fn fate(family: &Family, n_layers: usize, name: &str) -> Fate {
             Fate::Targets(parts.iter().enumerate().flat_map(of_part).collect())
         }
         Ok(layer) if layer < n_layers => {
-            Fate::Targets(targets(&of_layer.collect::<Vec<_>>(), inner, &format!("blk.{layer}.")))
+            let own = Some(family.recurrent_names).filter(|_| (layers.is_recurrent)(layer));
+            let tables: Vec<&[Rule]> = own.into_iter().chain(of_layer).collect();
+            Fate::Targets(targets(&tables, inner, &format!("blk.{layer}.")))
         }
         // Of the layers after the last one, which predict more tokens, the first is used.
         Ok(layer) if layer == n_layers => {
@@ -279,9 +290,13 @@ mod tests {
     use super::super::families::of_type;
     use super::*;
 
+    fn alike(count: usize) -> Layers<'static> {
+        Layers { count, is_recurrent: &|_| false }
+    }
+
     fn targets_of(model_type: &str, name: &str) -> Vec<String> {
         let family = of_type(model_type, |_| false).expect("the family is known");
-        match fate(family, 2, name) {
+        match fate(family, alike(2), name) {
             Fate::Ignored => vec!["ignored".to_owned()],
             Fate::Targets(targets) | Fate::Prediction(targets) => {
                 targets.into_iter().map(|target| target.name).collect()
@@ -312,7 +327,7 @@ mod tests {
     #[test]
     fn one_layer_becomes_several() {
         let family = of_type("whisper", |_| false).expect("the family is known");
-        let found = |name: &str| match fate(family, 6, &format!("model.decoder.layers.{name}")) {
+        let found = |name: &str| match fate(family, alike(6), &format!("model.decoder.layers.{name}")) {
             Fate::Targets(targets) => targets.into_iter().map(|target| target.name).collect(),
             other => vec![format!("{other:?}")],
         };
@@ -321,7 +336,7 @@ mod tests {
         assert_eq!(found("0.fc2.weight"), ["blk.2.ffn_down.weight"]);
         assert_eq!(found("2.fc2.weight"), ["Ignored"]);
         assert_eq!(found("0.other.weight"), Vec::<String>::new());
-        assert_eq!(fate(family, 6, "model.encoder.conv1.weight"), Fate::Ignored);
+        assert_eq!(fate(family, alike(6), "model.encoder.conv1.weight"), Fate::Ignored);
     }
 
     #[test]
@@ -333,10 +348,11 @@ mod tests {
 
     #[test]
     fn rerankers_and_classifiers_keep_what_is_after_the_layers() {
-        let targets_of = |model_type, name: &str| match fate(of_type(model_type, |_| true).expect("known"), 2, name) {
-            Fate::Targets(targets) => targets.into_iter().map(|target| target.name).collect(),
-            other => vec![format!("{other:?}")],
-        };
+        let targets_of =
+            |model_type, name: &str| match fate(of_type(model_type, |_| true).expect("known"), alike(2), name) {
+                Fate::Targets(targets) => targets.into_iter().map(|target| target.name).collect(),
+                other => vec![format!("{other:?}")],
+            };
         assert_eq!(targets_of("bert", "bert.pooler.dense.weight"), ["cls.weight"]);
         assert_eq!(targets_of("bert", "classifier.bias"), ["cls.output.bias"]);
         assert_eq!(targets_of("xlm-roberta", "classifier.dense.bias"), ["cls.bias"]);
@@ -346,6 +362,21 @@ mod tests {
         assert_eq!(targets_of("modernbert", "head.norm.bias"), ["cls.norm.bias"]);
         assert_eq!(targets_of("modernbert", "classifier.weight"), ["cls.output.weight"]);
         assert_eq!(targets_of("qwen3", "score.weight"), ["cls.output.weight"]);
+    }
+
+    #[test]
+    fn gates_of_recurrent_layers_have_names_of_their_own() {
+        let family = of_type("bailing_hybrid", |_| false).expect("known");
+        let layers = Layers { count: 2, is_recurrent: &|layer| layer == 0 };
+        for (layer, expected) in
+            ["blk.0.ssm_g_a.weight", "blk.1.attn_gate.weight", "blk.2.attn_gate.weight"].iter().enumerate()
+        {
+            let name = format!("model.layers.{layer}.attention.g_proj.weight");
+            let (Fate::Targets(found) | Fate::Prediction(found)) = fate(family, layers, &name) else {
+                panic!("{name}")
+            };
+            assert_eq!(found[0].name, *expected);
+        }
     }
 
     #[test]
@@ -360,7 +391,7 @@ mod tests {
     #[test]
     fn a_draft_model_has_one_layer_under_either_name() {
         let family = of_type("llama", |key| key == super::super::families::DRAFTS).expect("known");
-        let targets_of = |name: &str| match fate(family, 1, name) {
+        let targets_of = |name: &str| match fate(family, alike(1), name) {
             Fate::Targets(targets) => targets.into_iter().map(|target| target.name).collect(),
             other => vec![format!("{other:?}")],
         };
@@ -379,8 +410,11 @@ mod tests {
 
     #[test]
     fn experts_are_joined_or_divided() {
-        let found =
-            fate(of_type("qwen3_moe", |_| false).expect("known"), 2, "model.layers.0.mlp.experts.17.up_proj.weight");
+        let found = fate(
+            of_type("qwen3_moe", |_| false).expect("known"),
+            alike(2),
+            "model.layers.0.mlp.experts.17.up_proj.weight",
+        );
         let target = Target { name: "blk.0.ffn_up_exps.weight".to_owned(), expert: Some(17), ops: &[] };
         assert_eq!(found, Fate::Targets(vec![target]));
         let fused = targets_of("qwen3_moe", "model.layers.0.mlp.experts.gate_up_proj");

@@ -9,8 +9,9 @@ use cuelight_shaders::weight::SharedBytes;
 use super::described::Described;
 use super::error::HuggingFaceError;
 use super::families::Family;
+use super::layer_sizes::recurrent_layers;
 use super::layout;
-use super::names::{Fate, Target, fate};
+use super::names::{Fate, Layers, Target, fate};
 use super::rules::Op;
 use super::scheme;
 use super::small_files::SmallFiles;
@@ -73,7 +74,9 @@ impl Origins {
         let is_quantized = scheme::read(&config, small.json("hf_quant_config.json")?.as_ref())?.is_some();
         let files = layout::weights(path)?;
         let (n_layers, heads) = (config.size("num_hidden_layers")?, HeadCounts::read(&config)?);
-        let uses = |tensor: &Tensor| match fate(family, n_layers, &tensor.name) {
+        let is_recurrent = recurrent_layers(&config)?;
+        let layers = Layers { count: n_layers, is_recurrent: &|layer| is_recurrent.get(layer) == Some(&true) };
+        let uses = |tensor: &Tensor| match fate(family, layers, &tensor.name) {
             Fate::Targets(targets) => targets.into_iter().map(|target| used(target, tensor, family, &heads)).collect(),
             Fate::Ignored | Fate::Prediction(_) => Vec::new(),
         };

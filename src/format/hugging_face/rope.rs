@@ -8,6 +8,7 @@ use serde_json::{Map, Value as Json};
 
 use super::config::{Config, FULL, WINDOWED};
 use super::error::HuggingFaceError;
+use super::families::Family;
 use super::keys::Keys;
 
 /// The values that a config has for the rotation of one kind of layer.
@@ -82,9 +83,8 @@ impl Parameters<'_> {
 }
 
 impl Keys<'_> {
-    /// Adds the keys of the rotation. `rotated_parts` are the parts of heads that the architecture rotates in layers without and
-    /// with a window; without them they are those of the config.
-    pub(super) fn rope(&mut self, rotated_parts: Option<[f32; 2]>) -> Result<(), HuggingFaceError> {
+    /// Adds the keys of the rotation. The parts of heads that rotate are those of the family; without them, those of the config.
+    pub(super) fn rope(&mut self, family: &Family) -> Result<(), HuggingFaceError> {
         let (all, windowed) = parameters(self.config);
         if let Some(theta) = all.theta()? {
             self.add("rope.freq_base", theta * self.stretch(&all)?);
@@ -96,7 +96,9 @@ impl Keys<'_> {
         if let Some(theta) = of_windowed {
             self.add("rope.freq_base_swa", theta);
         }
-        self.rotary_lengths(rotated_parts)?;
+        if !family.rotates_section {
+            self.rotary_lengths(family.rotated_parts)?;
+        }
         if all.has("mrope_section") {
             let sections: Vec<u32> = all.list("mrope_section")?.into_iter().map(|pairs| pairs as u32).collect();
             self.add("rope.dimension_sections", &sections[..]);

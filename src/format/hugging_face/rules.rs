@@ -20,6 +20,8 @@ pub(super) enum Op {
     AddOne,
     /// Minus the exponential.
     NegExp,
+    /// The exponential.
+    Exp,
     /// The logarithm of 1 plus the exponential.
     Softplus,
     /// Exchanges the two innermost axes.

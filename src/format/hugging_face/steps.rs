@@ -79,6 +79,7 @@ fn needed_step(op: Op, shape: &[usize], family: &Family, heads: &HeadCounts) -> 
     let (axis, indices) = match op {
         Op::Norm | Op::AddOne => return Some(Step::AddOne),
         Op::NegExp => return Some(Step::NegExp),
+        Op::Exp => return Some(Step::Exp),
         Op::Softplus => return Some(Step::Softplus),
         Op::Transpose => return Some(Step::Transpose),
         Op::StateFactors => return repeated(&heads.state_sections, rows).map(Step::ScaleRows),

@@ -293,6 +293,30 @@ fn layers_with_one_half_have_no_size_for_the_other() {
 }
 
 #[test]
+fn published_and_saved_configs_of_ling_3_give_the_same_sizes() {
+    let latent = json!({ "model_type": "bailing_hybrid", "kv_lora_rank": 4, "qk_rope_head_dim": 2,
+                         "qk_nope_head_dim": 3, "v_head_dim": 5, "num_hidden_layers": 5 });
+    let with_kinds = |mut more: Json| {
+        more.as_object_mut().unwrap().extend(latent.as_object().unwrap().clone());
+        more
+    };
+    let published = with_kinds(json!({ "head_dim": 16, "short_conv_kernel_size": 4, "layer_group_size": 2,
+                                       "partial_rotary_factor": 0.5, "kda_lower_bound": -4.0 }));
+    let kinds = ["linear_attention", "full_attention", "linear_attention", "full_attention", "full_attention"];
+    let saved = with_kinds(json!({ "head_dim": 2, "linear_head_dim": 16, "linear_conv_kernel_dim": 4,
+                                   "layer_types": kinds, "kda_lower_bound": -4.0 }));
+    for config in [published, saved] {
+        let keys =
+            ["kda.head_dim", "kda.gate_lower_bound", "ssm.conv_kernel", "rope.dimension_count", "expert_gating_func"];
+        assert_eq!(values(&config, keys), ["16", "-4", "4", "2", "2"], "{config}");
+        let heads = open(&with(&config)).integers("bailingmoe3.attention.head_count_kv").unwrap();
+        assert_eq!(heads, [0, 1, 0, 1, 1], "{config}");
+    }
+    let unsafe_gate = with_kinds(json!({ "kda_safe_gate": false, "layer_group_size": 2 }));
+    assert!(error_of(&with(&unsafe_gate), TENSORS).contains("kda_safe_gate"));
+}
+
+#[test]
 fn sizes_that_families_state_differently_are_found() {
     let cases = [
         (json!({ "model_type": "lfm2", "intermediate_size": 12288, "block_auto_adjust_ff_dim": true }), "8192"),

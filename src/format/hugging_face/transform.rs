@@ -22,6 +22,8 @@ pub(super) enum Step {
     AddOne,
     /// Replaces each value by minus its exponential.
     NegExp,
+    /// Replaces each value by its exponential.
+    Exp,
     /// Replaces each value by the logarithm of 1 plus its exponential.
     Softplus,
     /// Multiplies each index of the outermost axis by a factor.
@@ -65,7 +67,7 @@ pub(super) fn outcome(step: &Step, format: Format, shape: &[usize]) -> Option<(F
             (fits && (!has_blocks || new.last() == shape.last())).then(|| (format, new.clone()))
         }
         Step::ScaleRows(factors) => (shape.first() == Some(&factors.len())).then_some((Format::F32, shape)),
-        Step::AddOne | Step::NegExp | Step::Softplus | Step::UnitRows => Some((Format::F32, shape)),
+        Step::AddOne | Step::NegExp | Step::Exp | Step::Softplus | Step::UnitRows => Some((Format::F32, shape)),
     }
 }
 
@@ -90,6 +92,7 @@ impl Values<'_> {
             Step::Reshape(_) => self.bytes.to_vec(),
             Step::AddOne => self.map(|value| value + 1.0),
             Step::NegExp => self.map(|value| -value.exp()),
+            Step::Exp => self.map(f32::exp),
             Step::Softplus => self.map(|value| f64::from(value).exp().ln_1p() as f32),
             Step::ScaleRows(factors) => self.scaled(factors),
             Step::UnitRows => self.in_unit_rows(),

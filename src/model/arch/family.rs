@@ -261,7 +261,8 @@ pub enum Recurrent {
     Never,
     /// The gated delta rule, with this key head for each value head.
     GatedDelta(HeadOrder),
-    /// The gated delta rule with a decay for each key, which has as many heads as attention.
+    /// The gated delta rule with a decay for each key, which has as many heads as attention. The key `kda.gate_lower_bound` bounds
+    /// the decays.
     KeyDelta,
     /// A gated convolution over few rows.
     ShortConv,
@@ -276,6 +277,8 @@ pub enum Recurrent {
 pub enum AxesOrder {
     /// They are not: all rotate by the position in the sequence.
     Never,
+    /// Not known. Models of the architecture that see images also rotate other pairs, so a file with the key is refused.
+    Unknown,
     /// In runs, one position after the other.
     Runs,
     /// By each position in turn.

@@ -9,6 +9,7 @@ mod arcee;
 mod baichuan;
 mod bailingmoe;
 mod bailingmoe2;
+mod bailingmoe3;
 mod bert;
 mod bloom;
 mod chatglm;
@@ -55,6 +56,7 @@ mod kimi_linear;
 mod laguna;
 mod lfm2;
 mod lfm2moe;
+mod lfm3;
 mod llama;
 mod llama4;
 mod mamba;
@@ -149,6 +151,7 @@ pub const FAMILIES: &[&Family] = &[
     &dots1::FAMILY,
     &bailingmoe::FAMILY,
     &bailingmoe2::FAMILY,
+    &bailingmoe3::FAMILY,
     &baichuan::FAMILY,
     &gemma::FAMILY,
     &olmo::FAMILY,
@@ -183,6 +186,7 @@ pub const FAMILIES: &[&Family] = &[
     &kimi_linear::FAMILY,
     &lfm2::FAMILY,
     &lfm2moe::FAMILY,
+    &lfm3::FAMILY,
     &mamba::FAMILY,
     &mamba2::FAMILY,
     &jamba::FAMILY,

@@ -61,6 +61,11 @@ impl Keys<'_> {
         };
         let pairs: Option<Vec<u32>> = stored.iter().map(|pairs| u32::try_from(*pairs).ok()).collect();
         match (order, pairs.as_deref()) {
+            (AxesOrder::Unknown, _) => Err(self.invalid(
+                KEY,
+                format!("{stored:?}"),
+                "missing: this is the text part of a model that sees images",
+            )),
             (AxesOrder::InTurns, Some([_, row, column, ..])) => Ok(RopeAxes::InTurns([*row, *column])),
             (_, Some([time, row, column, ..])) => Ok(RopeAxes::Runs([*time, *row, *column])),
             _ => Err(self.invalid(KEY, format!("{stored:?}"), "at least three numbers of pairs")),

@@ -1,6 +1,6 @@
 //! The sizes of recurrent layers.
 
-use cuelight_shaders::gated_delta::{DeltaShape, HeadOrder};
+use cuelight_shaders::gated_delta::{DecayForm, DeltaShape, HeadOrder};
 use cuelight_shaders::selective_scan::ScanShape;
 use cuelight_shaders::state_space::SpaceShape;
 
@@ -83,7 +83,7 @@ impl Keys<'_> {
             return Err(self.invalid("ssm.inner_size", inner, format!("a multiple of {value_heads} value heads")));
         }
         let shape = DeltaShape { key_heads, value_heads, key_dim, value_dim: inner / value_heads, order };
-        Ok(DeltaLayer { shape, conv_width: self.conv_width("ssm.conv_kernel")? })
+        Ok(DeltaLayer { shape, decays: DecayForm::Softplus, conv_width: self.conv_width("ssm.conv_kernel")? })
     }
 
     /// A decay for each key: as many heads of keys as of values, of the same length.
@@ -91,7 +91,18 @@ impl Keys<'_> {
         let dim = self.size("kda.head_dim")?;
         let order = HeadOrder::Grouped;
         let shape = DeltaShape { key_heads: heads, value_heads: heads, key_dim: dim, value_dim: dim, order };
-        Ok(DeltaLayer { shape, conv_width: self.conv_width("ssm.conv_kernel")? })
+        Ok(DeltaLayer { shape, decays: self.decays()?, conv_width: self.conv_width("ssm.conv_kernel")? })
+    }
+
+    /// How decays are computed: with the bound of the file, if it has one and does not say that it is unused.
+    fn decays(&self) -> Result<DecayForm, ModelError> {
+        const BOUND: &str = "kda.gate_lower_bound";
+        let is_bounded = self.checkpoint.optional_bool(&self.name("kda.safe_gate"))?.unwrap_or(true);
+        match self.checkpoint.optional_f32(&self.name(BOUND))?.filter(|_| is_bounded) {
+            None => Ok(DecayForm::Softplus),
+            Some(bound) if bound < 0.0 && bound.is_finite() => Ok(DecayForm::Bounded(bound)),
+            Some(bound) => Err(self.invalid(BOUND, bound, "below 0")),
+        }
     }
 
     fn conv_width(&self, key: &str) -> Result<usize, ModelError> {

@@ -10,7 +10,7 @@ use crate::model::builder::{BuildError, Builder};
 use crate::model::layer::DeltaLayer;
 
 /// Appends a mixer with the delta rule: project, convolve, apply the rule, norm each head, gate, project back. Decays and gates
-/// come from projections through few values.
+/// come from one projection each, or from two through few values.
 ///
 /// Source: Kimi Team 2025, "Kimi Linear: An Expressive, Efficient Attention Architecture".
 pub(super) fn key_delta(
@@ -23,19 +23,41 @@ pub(super) fn key_delta(
     let name = |tensor: &str| format!("blk.{layer}.{tensor}");
     let [_, state] = sizes.state_parts(layer);
     let mixed = convolved(builder, layer, sizes, x)?;
-    let (dim, width, heads) = (shape.key_dim, shape.value_width(), shape.value_heads);
-    let projected = builder.linear(layer, &[("ssm_f_a", dim), ("ssm_g_a", dim), ("ssm_beta", heads)], x)?;
-    let decay = builder.linear(layer, &[("ssm_f_b", width)], projected[0])?[0];
-    let gate = builder.linear(layer, &[("ssm_g_b", width)], projected[1])?[0];
+    let heads = shape.value_heads;
+    let [decay, gate] = [["ssm_f_a", "ssm_f_b"], ["ssm_g_a", "ssm_g_b"]];
+    let [first_of_decay, first_of_gate] =
+        [decay, gate].map(|stems| (stems[0], first_width(builder, layer, sizes, stems)));
+    let projected = builder.linear(layer, &[first_of_decay, first_of_gate, ("ssm_beta", heads)], x)?;
+    let decay = second_projection(builder, layer, sizes, (decay[1], projected[0]))?;
+    let gate = second_projection(builder, layer, sizes, (gate[1], projected[1]))?;
 
     let a = builder.weights.matrix(&name("ssm_a"), heads, 1)?.to_f32();
-    let dt_bias = builder.weights.vector(&name("ssm_dt.bias"), width)?;
-    let rule = GatedDelta::new(shape, a.into(), dt_bias, state)?;
+    let dt_bias = builder.weights.vector(&name("ssm_dt.bias"), shape.value_width())?;
+    let rule = GatedDelta::new(shape, a.into(), dt_bias, state)?.with_decays(sizes.decays);
     let output = builder.graph.push_one(rule, &[mixed, decay, projected[2]])?;
 
     let normed = builder.grouped_norm(&name("ssm_norm.weight"), shape.value_dim, output)?;
     let gated = builder.graph.push_one(Glu::new(Activation::Sigmoid), &[gate, normed])?;
     Ok(builder.linear(layer, &[("attn_output", builder.h.hidden_size)], gated)?[0])
+}
+
+/// The outputs of the first of two projections: all of them if the file has no second one.
+fn first_width(builder: &Builder<'_>, layer: usize, sizes: &DeltaLayer, [_, second]: [&str; 2]) -> usize {
+    let has_second = builder.weights.has(&format!("blk.{layer}.{second}.weight"));
+    if has_second { sizes.shape.key_dim } else { sizes.shape.value_width() }
+}
+
+/// The second of two projections, where the file has it.
+fn second_projection(
+    builder: &mut Builder<'_>,
+    layer: usize,
+    sizes: &DeltaLayer,
+    (stem, x): (&str, ValueId),
+) -> Result<ValueId, BuildError> {
+    if !builder.weights.has(&format!("blk.{layer}.{stem}.weight")) {
+        return Ok(x);
+    }
+    Ok(builder.linear(layer, &[(stem, sizes.shape.value_width())], x)?[0])
 }
 
 /// Queries, keys and values one after another, convolved.
