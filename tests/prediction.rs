@@ -24,7 +24,7 @@ use server_process::ServerProcess;
 const GATE: f64 = 1e-4;
 
 /// The files, without their ending.
-const NAMES: [&str; 3] = ["qwen35", "glm4moe", "deepseek3"];
+const NAMES: [&str; 4] = ["qwen35", "glm4moe", "deepseek3", "bailingmoe3"];
 
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/prediction").join(format!("{name}.gguf"))

@@ -21,11 +21,13 @@ use server_process::ServerProcess;
 /// Largest difference of a log-probability, in nats. A color of a resized image may differ by one step of 8 bits.
 const GATE: f64 = 0.02;
 
-const FAMILIES: [&str; 13] = [
+const FAMILIES: [&str; 15] = [
     "gemma3",
     "gemma4",
     "gemma4-e",
     "gemma4_unified",
+    "glm4v",
+    "glm_ocr",
     "idefics3",
     "internvl",
     "lfm2",
@@ -38,8 +40,19 @@ const FAMILIES: [&str; 13] = [
 ];
 
 /// Those whose directory has the language model too.
-const DIRECTORIES: [&str; 9] =
-    ["gemma4", "gemma4-e", "gemma4_unified", "lfm2", "pixtral", "qwen2vl", "qwen2_5vl", "qwen3vl", "qwen3_5"];
+const DIRECTORIES: [&str; 11] = [
+    "gemma4",
+    "gemma4-e",
+    "gemma4_unified",
+    "glm4v",
+    "glm_ocr",
+    "lfm2",
+    "pixtral",
+    "qwen2vl",
+    "qwen2_5vl",
+    "qwen3vl",
+    "qwen3_5",
+];
 
 /// The expected values of a model, of which `tests/generate/vision.py` writes more.
 #[derive(Deserialize)]

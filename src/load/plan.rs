@@ -177,12 +177,14 @@ fn build_options(options: &LoadOptions) -> BuildOptions {
 /// What adapters of a model must fit.
 fn adapter_model(model: &ModelGraph, limits: AdapterLimits) -> AdapterModel {
     let heads = model.hyperparameters.layers.iter().map(|layer| {
-        let (query, key) = layer.mixer.attention().map_or((0, 0), |of| (of.heads.n_heads, of.heads.n_kv_heads));
+        let attention = layer.mixer.attention();
+        let (query, key) = attention.map_or((0, 0), |of| (of.heads.n_heads, of.heads.n_kv_heads));
+        let rotated = attention.map_or(0, |of| if of.rotates_by_images() { of.heads.rotary_dim } else { 0 });
         let delta = match &layer.mixer {
             MixerSpec::GatedDelta(DeltaLayer { shape, .. }) => [shape.key_heads, shape.value_heads, shape.key_dim],
             _ => [0; 3],
         };
-        HeadCounts { query, key, delta, ..HeadCounts::default() }
+        HeadCounts { query, key, delta, rotated, ..HeadCounts::default() }
     });
     let architecture = &model.hyperparameters.architecture;
     AdapterModel::new(architecture, model.projections.clone(), heads.collect(), limits)

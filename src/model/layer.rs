@@ -147,6 +147,12 @@ impl AttentionLayer {
         self.reads_layer.unwrap_or(own)
     }
 
+    /// Whether heads also rotate by the positions of images.
+    #[must_use]
+    pub fn rotates_by_images(&self) -> bool {
+        self.rope.is_some_and(|rope| rope.axes != RopeAxes::Time)
+    }
+
     /// Whether the layer attends to the rows of an encoder, and to no others.
     #[must_use]
     pub fn reads_encoder(&self) -> bool {
@@ -336,6 +342,8 @@ pub struct RopeSpec {
     pub factors: Option<&'static str>,
     /// The positions that rotate each pair.
     pub axes: RopeAxes,
+    /// Which two values of a head form a pair.
+    pub pairs: RopePairs,
 }
 
 /// How queries are scaled by their position.

@@ -37,6 +37,10 @@ pub enum HeadOp {
     /// A matrix, where the file has it, for joined patches in another order: the first value of each patch, then the second one of
     /// each, and so on.
     OptionalByValue(&'static str),
+    /// A convolution over the patches that are joined, whose kernels have the patches innermost, with a bias where the file has one.
+    Convolution(&'static str),
+    /// A feed-forward with SiLU: gate, up and down projections.
+    GatedFeedForward([&'static str; 3]),
     /// A matrix that is stored with a row for each input.
     LinearOfColumns(&'static str),
     /// A matrix, of whose outputs the second half is the gate of the first, with SiLU.
@@ -62,9 +66,9 @@ pub fn build(
         x = match *op {
             HeadOp::OptionalLayerNorm(stem, _) if !head.weights.has(&head.name(stem, "weight")) => x,
             HeadOp::OptionalByValue(stem) if !head.weights.has(&head.name(stem, "weight")) => x,
-            HeadOp::OptionalByValue(stem) => {
+            HeadOp::OptionalByValue(stem) | HeadOp::Convolution(stem) => {
                 let by_value = head.graph.push_one(ReorderColumns::new(by_value(merge).into()), &[x])?;
-                head.push(HeadOp::Linear(stem), by_value)?
+                head.flattened(stem, by_value)?
             }
             op => head.push(op, x)?,
         };
@@ -110,7 +114,8 @@ impl HeadBuilder<'_, '_> {
             }
             HeadOp::TimesRootOfWidth => Ok(self.graph.push_one(Scale::new((width as f32).sqrt()), &[x])?),
             HeadOp::OptionalStandard(names) => self.standard(names, x),
-            HeadOp::Linear(stem) | HeadOp::OptionalByValue(stem) => {
+            HeadOp::OptionalByValue(stem) | HeadOp::Convolution(stem) => self.flattened(stem, x),
+            HeadOp::Linear(stem) => {
                 let name = self.name(stem, "weight");
                 // A missing tensor is reported as such, and not as one of another shape.
                 let rows = self.weights.rows(&name).unwrap_or(1);
@@ -132,8 +137,24 @@ impl HeadBuilder<'_, '_> {
                 let projected = self.graph.push(Linear::new(halves.into(), vec![None, None])?, &[x])?;
                 Ok(self.graph.push_one(Glu::new(Activation::Silu), &[projected[1], projected[0]])?)
             }
+            HeadOp::GatedFeedForward([gate, up, down]) => {
+                let gate = self.push(HeadOp::Linear(gate), x)?;
+                let up = self.push(HeadOp::Linear(up), x)?;
+                let gated = self.graph.push_one(Glu::new(Activation::Silu), &[gate, up])?;
+                self.push(HeadOp::Linear(down), gated)
+            }
             HeadOp::Gelu => Ok(self.graph.push_one(Activate::new(Pointwise::Gelu), &[x])?),
         }
+    }
+
+    /// A matrix whose columns may be several dimensions of its tensor, with a bias where the file has one.
+    fn flattened(&mut self, stem: &str, x: ValueId) -> Result<ValueId, BuildError> {
+        let (name, width) = (self.name(stem, "weight"), self.graph.width(x));
+        let stored = self.weights.rows(&name).unwrap_or(1) * self.weights.columns(&name).unwrap_or(1);
+        let rows = (stored / width).max(1);
+        let matrix = self.weights.flattened(&name, rows, width)?;
+        let bias = self.weights.optional_vector(&self.name(stem, "bias"), rows)?;
+        Ok(self.graph.push_one(Linear::new(vec![matrix], vec![bias])?, &[x])?)
     }
 
     /// Values minus those of a tensor, times those of another one.

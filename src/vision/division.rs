@@ -62,6 +62,10 @@ pub enum Division {
         fewest: usize,
         /// Most pixels of the tile.
         most: usize,
+        /// Whether an image with a side below `multiple` is enlarged before its size is rounded.
+        ///
+        /// Source: transformers' `smart_resize` of GLM-4.1V.
+        enlarges: bool,
     },
     /// One tile with about the proportions of the image and as many pixels as fit in `most`. Both sides are multiples.
     ///
@@ -131,7 +135,16 @@ impl Division {
         let of_row = keys.multiple * keys.multiple;
         let most = keys.most_pixels.unwrap_or(MOST_ROWS * of_row).clamp(of_row, MOST_PIXELS);
         let fewest = keys.fewest_pixels.unwrap_or(FEWEST_ROWS * of_row).min(most);
-        Division::WithinPixels { multiple: keys.multiple, fewest, most }
+        Division::WithinPixels { multiple: keys.multiple, fewest, most, enlarges: false }
+    }
+
+    /// As [`Division::within_pixels`] after small images are enlarged. Where a file has no limits, they are those of this many rows.
+    #[must_use]
+    pub fn enlarged_within_rows(keys: &DivisionKeys, [fewest, most]: [usize; 2]) -> Self {
+        let of_row = keys.multiple * keys.multiple;
+        let most = keys.most_pixels.unwrap_or(most * of_row).clamp(of_row, MOST_PIXELS);
+        let fewest = keys.fewest_pixels.unwrap_or(fewest * of_row).min(most);
+        Division::WithinPixels { multiple: keys.multiple, fewest, most, enlarges: true }
     }
 
     /// One tile of as many pixels as a file allows, else as `rows` embedding rows have.
@@ -213,8 +226,9 @@ impl Division {
             Division::Proportional { longest, multiple } => {
                 Divided::whole(to(proportional(image.size(), longest, multiple), image))
             }
-            Division::WithinPixels { multiple, fewest, most } => {
-                Divided::whole(to(within_pixels(image.size(), multiple, 0, [fewest, most]), image))
+            Division::WithinPixels { multiple, fewest, most, enlarges } => {
+                let size = if enlarges { at_least(image.size(), multiple) } else { image.size() };
+                Divided::whole(to(within_pixels(size, multiple, 0, [fewest, most]), image))
             }
             Division::TilesOfLarge { patch, multiple, pixels, side, tiles } => {
                 let whole = |image: &RgbImage| to(within_pixels(image.size(), multiple, 1, pixels), image);
@@ -300,6 +314,12 @@ fn proportional(size: [usize; 2], longest: usize, multiple: usize) -> [usize; 2]
 fn is_large(size: [usize; 2], patch: usize, multiple: usize, most: usize) -> bool {
     let rounded = size.map(|length| to_nearest(length, multiple).max(patch));
     rounded[0] * rounded[1] > 2 * most
+}
+
+/// The size in the same proportions, of which no side is shorter than this.
+fn at_least(size: [usize; 2], shortest: usize) -> [usize; 2] {
+    let scale = size.map(|length| shortest as f64 / length as f64).into_iter().fold(1.0, f64::max);
+    if scale > 1.0 { size.map(|length| (length as f64 * scale) as usize) } else { size }
 }
 
 /// The nearest multiple, of two the even one.
@@ -420,6 +440,11 @@ mod tests {
                 "{size:?}"
             );
         }
+    }
+
+    #[test]
+    fn small_images_are_enlarged_in_proportion() {
+        assert_eq!([[5, 9], [28, 14], [30, 7]].map(|size| at_least(size, 14)), [[14, 25], [28, 14], [60, 14]]);
     }
 
     #[test]

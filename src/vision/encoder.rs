@@ -127,7 +127,7 @@ impl TileShape {
         let first = self.merged.class_rows;
         let of_patch = |[column, row]: [usize; 2]| match self.positions {
             Encoding::Table => (first + row * tile.grid[0] + column) as u32,
-            Encoding::Resized | Encoding::Rotation(_) | Encoding::TableAndRotation(_) | Encoding::Axes(_) => 0,
+            _ => 0,
         };
         (0..first as u32).chain(rows.patches().map(of_patch)).collect()
     }

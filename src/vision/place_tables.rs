@@ -9,6 +9,8 @@ pub enum PlaceTable {
     Stretched(PositionTable),
     /// A table of a square that is resized to the tile.
     Resized(PositionTable),
+    /// A table of a square that is sampled at the places of the tile.
+    Sampled(PositionTable),
     /// A table for columns and one for rows.
     ByAxis(AxisTables),
 }
@@ -20,6 +22,7 @@ impl PlaceTable {
         match self {
             PlaceTable::Stretched(table) => table.stretched(grid, place),
             PlaceTable::Resized(table) => table.resized(grid, place),
+            PlaceTable::Sampled(table) => table.sampled(grid, place),
             PlaceTable::ByAxis(tables) => tables.sum(place),
         }
     }
@@ -28,7 +31,9 @@ impl PlaceTable {
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
-            PlaceTable::Stretched(table) | PlaceTable::Resized(table) => size_of_val(&*table.values),
+            PlaceTable::Stretched(table) | PlaceTable::Resized(table) | PlaceTable::Sampled(table) => {
+                size_of_val(&*table.values)
+            }
             PlaceTable::ByAxis(tables) => tables.columns_and_rows.iter().map(|table| size_of_val(&**table)).sum(),
         }
     }
@@ -82,6 +87,31 @@ impl PositionTable {
     pub fn resized(&self, [columns, rows]: [usize; 2], [column, row]: [usize; 2]) -> Vec<f32> {
         let [x, y] = [(column, columns), (row, rows)].map(|(at, count)| self.around(at, count));
         self.weighted(&x, &y)
+    }
+
+    /// The row of a patch at this column and row of a grid, to whose middle the table is read as an image by a cubic filter. Places
+    /// outside of the table are those at its border.
+    ///
+    /// Source: `grid_sample` of PyTorch, bicubic and without aligned corners.
+    #[must_use]
+    pub fn sampled(&self, [columns, rows]: [usize; 2], [column, row]: [usize; 2]) -> Vec<f32> {
+        let [x, y] = [(column, columns), (row, rows)].map(|(at, count)| self.cubic(at, count));
+        self.weighted(&x, &y)
+    }
+
+    /// The four lines of the table around the middle of number `at` of `count` lines, and their weights.
+    fn cubic(&self, at: usize, count: usize) -> [(usize, f32); 4] {
+        const SHARPNESS: f32 = -0.75;
+        let middle = (at as f32 + 0.5) * self.side as f32 / count as f32 - 0.5;
+        let weight = |line: f32| match (line - middle).abs() {
+            near if near <= 1.0 => ((SHARPNESS + 2.0) * near - (SHARPNESS + 3.0)) * near * near + 1.0,
+            far => ((far - 5.0) * far + 8.0) * far * SHARPNESS - 4.0 * SHARPNESS,
+        };
+        let last = (self.side - 1) as f32;
+        [-1.0, 0.0, 1.0, 2.0].map(|step| {
+            let line = middle.floor() + step;
+            (line.clamp(0.0, last) as usize, weight(line))
+        })
     }
 
     /// The sum of the rows at these columns and rows of the table, each with its weight.
@@ -145,6 +175,16 @@ mod tests {
         let at = |grid, place| table.resized(grid, place)[0];
         assert_eq!((at([2, 2], [1, 0]), at([1, 1], [0, 0]), at([1, 2], [0, 1])), (1.0, 5.5, 10.5));
         assert_eq!([0, 1, 2, 3].map(|column| at([4, 2], [column, 0])), [0.0, 0.25, 0.75, 1.0]);
+    }
+
+    #[test]
+    fn a_sampled_table_is_read_by_a_cubic_filter() {
+        let table = PositionTable { values: [0.0, 1.0, 10.0, 11.0].into(), side: 2 };
+        let at = |grid, place| table.sampled(grid, place)[0];
+        assert_eq!([[0, 0], [1, 0], [0, 1], [1, 1]].map(|place| at([2, 2], place)), [0.0, 1.0, 10.0, 11.0]);
+        // A quarter before the first line: the weights of the lines at a distance of 0.25 and 1.25 before it count for it, too.
+        let beyond = (at([4, 2], [0, 0]), at([4, 2], [3, 0]));
+        assert!((beyond.0 + 0.105_468_75).abs() < 1e-6 && (beyond.1 - 1.105_468_75).abs() < 1e-6, "{beyond:?}");
     }
 
     #[test]

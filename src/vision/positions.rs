@@ -14,6 +14,8 @@ pub enum Encoding {
     Resized,
     /// By a stored table for a square, which is stretched to the tile, and a rotation.
     TableAndRotation(Turns),
+    /// By a stored table for a square, which is sampled as an image at the places of the tile, where the file has one, and a rotation.
+    SampledAndRotation(Turns),
     /// By the sum of a row of a stored table for the column and one of another table for the row, and a rotation if there are layers.
     Axes(Option<Turns>),
 }
@@ -38,7 +40,9 @@ impl Encoding {
     pub fn turns(self) -> Option<Turns> {
         match self {
             Encoding::Table | Encoding::Resized => None,
-            Encoding::Rotation(turns) | Encoding::TableAndRotation(turns) => Some(turns),
+            Encoding::Rotation(turns) | Encoding::TableAndRotation(turns) | Encoding::SampledAndRotation(turns) => {
+                Some(turns)
+            }
             Encoding::Axes(turns) => turns,
         }
     }

@@ -84,11 +84,15 @@ pub fn place_table(
     let TowerSizes { grid: side, hidden, .. } = *sizes;
     match family.positions {
         Encoding::Table | Encoding::Rotation(_) => Ok(None),
-        Encoding::Resized | Encoding::TableAndRotation(_) => {
+        Encoding::SampledAndRotation(_) if !weights.has(TABLE) => Ok(None),
+        Encoding::Resized | Encoding::TableAndRotation(_) | Encoding::SampledAndRotation(_) => {
             let values = weights.flattened(TABLE, side * side, hidden)?.to_f32().into();
             let table = PositionTable { values, side };
-            let is_resized = family.positions == Encoding::Resized;
-            Ok(Some(if is_resized { PlaceTable::Resized(table) } else { PlaceTable::Stretched(table) }))
+            Ok(Some(match family.positions {
+                Encoding::Resized => PlaceTable::Resized(table),
+                Encoding::SampledAndRotation(_) => PlaceTable::Sampled(table),
+                _ => PlaceTable::Stretched(table),
+            }))
         }
         Encoding::Axes(_) => {
             let places = (weights.rows(TABLE).unwrap_or(0) / 2).max(longest);
@@ -150,7 +154,8 @@ impl<'a, 'b> TowerBuilder<'a, 'b> {
         let TowerSizes { patches, hidden, .. } = self.sizes;
         let pixels = self.blocks.graph.take(patches.width());
         let positions = match self.family.positions {
-            Encoding::Resized | Encoding::TableAndRotation(_) | Encoding::Axes(_) => {
+            Encoding::SampledAndRotation(_) if !self.blocks.weights.has(TABLE) => None,
+            Encoding::Resized | Encoding::TableAndRotation(_) | Encoding::SampledAndRotation(_) | Encoding::Axes(_) => {
                 Some(self.blocks.graph.take(*hidden))
             }
             Encoding::Table | Encoding::Rotation(_) => None,
@@ -160,6 +165,7 @@ impl<'a, 'b> TowerBuilder<'a, 'b> {
         let bias = self.blocks.weights.optional_vector("v.patch_embd.bias", *hidden)?;
         let x = self.blocks.graph.push_one(Linear::new(vec![kernel], vec![bias.clone()])?, &[pixels])?;
         let x = self.patch_norm(2, x)?;
+        let x = self.blocks.optional_norm("v.norm_embd", x)?;
         let positions = match (self.family.positions, positions) {
             (Encoding::Table, _) => {
                 let table = self.position_table(bias)?;

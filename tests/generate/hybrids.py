@@ -242,6 +242,13 @@ ALTERNATING = ["linear_attention", "full_attention"] * 2
 ROPE = rope(theta=1000000.0, partial_rotary_factor=0.5)
 SECTIONS = ROPE | dict(mrope_section=[2, 1, 1], mrope_interleaved=True)
 
+LING3_SIZES = small(
+    num_attention_heads=2, num_key_value_heads=2, rms_norm_eps=1e-6, kv_lora_rank=24, q_lora_rank=None,
+    qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12, head_dim=16, layer_group_size=2, num_local_experts=8,
+    num_experts_per_tok=3, moe_intermediate_size=16, n_shared_experts=1, routed_scaling_factor=1.5, n_group=4,
+    topk_group=2, first_k_dense_replace=1, pad_token_id=0, eos_token_id=2, rope_theta=20000.0,
+    tie_word_embeddings=False)  # fmt: skip
+
 CHECKPOINTS: dict[str, Checkpoint] = {
     # In transformers the norm of the latent vector has its own epsilon, 1e-6; the others get the same one here.
     "kimi-linear": Checkpoint(KIMI_LINEAR, small(
@@ -250,12 +257,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         layer_types=["linear_attention", "full_attention"] * 2, num_local_experts=6, num_experts_per_tok=2,
         moe_intermediate_size=16, n_shared_experts=1, routed_scaling_factor=1.5, n_group=1, topk_group=1, pad_token_id=0,
         tie_word_embeddings=False)),
-    "bailingmoe3": Checkpoint(LING3, small(
-        num_attention_heads=2, num_key_value_heads=2, rms_norm_eps=1e-6, kv_lora_rank=24, q_lora_rank=None,
-        qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12, head_dim=16, layer_group_size=2, num_local_experts=8,
-        num_experts_per_tok=3, moe_intermediate_size=16, n_shared_experts=1, routed_scaling_factor=1.5, n_group=4,
-        topk_group=2, first_k_dense_replace=1, pad_token_id=0, eos_token_id=2, rope_theta=20000.0,
-        tie_word_embeddings=False)),
+    "bailingmoe3": Checkpoint(LING3, LING3_SIZES),
     "qwen3next": Checkpoint(QWEN3_NEXT, delta(**EXPERTS, norm_topk_prob=True, rope_parameters=ROPE), draw=1),
     "qwen35": Checkpoint(QWEN35, delta(rope_parameters=SECTIONS, layer_types=ALTERNATING)),
     "qwen35moe": Checkpoint(QWEN35_MOE, {

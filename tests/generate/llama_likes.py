@@ -1,6 +1,7 @@
 """Tiny checkpoints of the families whose layers are those of Llama with a few options changed."""
 
 import math
+from dataclasses import replace
 
 import gguf
 import numpy as np
@@ -11,6 +12,7 @@ import parts
 import text_models
 import vocabulary
 from checkpoint import Checkpoint, Family, head_dim, rope, sizes
+from parts import Parts
 from weights import ONE_ADDED
 
 
@@ -44,6 +46,29 @@ def small_experts(**changes) -> dict:
 
 def write_rotary_dim(writer: gguf.GGUFWriter, config) -> None:
     writer.add_rope_dimension_count(int(head_dim(config) * config.rope_parameters["partial_rotary_factor"]))
+
+
+def in_halves(heads: int, rotated: int) -> dict:
+    """Rows of heads whose first ones are pairs of neighbours in transformers, and pairs in two halves in a file."""
+    pairs = np.r_[0:rotated:2, 1:rotated:2]
+
+    def order(rows: int) -> np.ndarray:
+        length = rows // heads
+        return np.concatenate([head * length + np.r_[pairs, rotated:length] for head in range(heads)])
+
+    return dict(
+        into_file=lambda values: [values[order(len(values))]],
+        out_of_file=lambda parts: parts[0][np.argsort(order(len(parts[0])))],
+    )
+
+
+def glm4v_rules(config) -> dict[str, Parts]:
+    rotated = int(head_dim(config) * config.rope_parameters["partial_rotary_factor"])
+    heads = dict(q=config.num_attention_heads, k=config.num_key_value_heads)
+    return {
+        rf"self_attn\.{kind}_proj\.{end}": Parts((f"attn_{kind}.{end}",), **in_halves(count, rotated))
+        for kind, count in heads.items() for end in ("weight", "bias")
+    }  # fmt: skip
 
 
 def write_granite_keys(writer: gguf.GGUFWriter, config) -> None:
@@ -218,6 +243,8 @@ GRANITE_SWA_SIZES = small(
     **GRANITE_SCALES, num_hidden_layers=4, head_dim=16, sliding_window=20,
     layer_types=["sliding_attention"] * 3 + ["full_attention"], layer_rope_theta=[10000.0, 10000.0, 10000.0, 0])  # fmt: skip
 
+GLM4V = replace(text_family(ARCH.GLM4, "Glm4v", write_rotary_dim), rules=glm4v_rules)
+
 CHECKPOINTS: dict[str, Checkpoint] = {
     # transformers has no class of their own for these three; their layers are those of the class that is named.
     "exaone": Checkpoint(family(ARCH.EXAONE, "Llama"), small(
@@ -294,6 +321,10 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "command-r-heads": Checkpoint(COHERE, small(logit_scale=0.75, use_qk_norm=True, **LAYER_NORM)),
     "glm4": Checkpoint(family(ARCH.GLM4, "Glm4", write_keys=write_rotary_dim), small(
         head_dim=16, attention_bias=True, pad_token_id=0, rope_parameters=rope(partial_rotary_factor=0.5))),
+    # The text of models that also see images.
+    "glm4v": Checkpoint(GLM4V, small(
+        num_attention_heads=2, num_key_value_heads=1, pad_token_id=0,
+        rope_parameters=rope(partial_rotary_factor=0.5, mrope_section=[2, 1, 1]))),
     "exaone4": Checkpoint(EXAONE4, small(num_hidden_layers=4, sliding_window=20, sliding_window_pattern=4)),
     "exaone4-small": Checkpoint(EXAONE4, small(
         sliding_window=None, layer_types=["full_attention"] * 2,

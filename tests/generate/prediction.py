@@ -22,6 +22,7 @@ import transformers
 import families
 import hybrids
 import oracle
+import published
 from checkpoint import Checkpoint, sizes
 
 STEPS, BATCH, LENGTH = 400, 8, 96
@@ -37,6 +38,8 @@ class Predicting:
     checkpoint: Checkpoint
     own_embedding: bool = False
     own_head: bool = False
+    # The name of its last norm in a file.
+    norm: str = "nextn.shared_head_norm"
 
 
 SMALL = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=3)
@@ -45,6 +48,8 @@ CHECKPOINTS = {
         rope_parameters=hybrids.SECTIONS, num_hidden_layers=3,
         layer_types=["linear_attention", "full_attention", "full_attention"]))),
     "glm4moe": Predicting(Checkpoint(families.GLM4_MOE, families.GLM4_MOE_SIZES | SMALL), own_head=True),
+    "bailingmoe3": Predicting(Checkpoint(hybrids.LING3, hybrids.LING3_SIZES | dict(
+        num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "full_attention"])), norm="layer_output_norm"),
     "deepseek3": Predicting(
         Checkpoint(families.DEEPSEEK3, families.DEEPSEEK3_SIZES | SMALL), own_embedding=True, own_head=True),
 }  # fmt: skip
@@ -52,8 +57,9 @@ CHECKPOINTS = {
 LAYER = dict(eh_proj="eh_proj", enorm="enorm", hnorm="hnorm", shared_head_norm="shared_head.norm",
              shared_head_head="shared_head.head", embed_tokens="embed_tokens")  # fmt: skip
 PART = dict(eh_proj="fc", enorm="pre_fc_norm_embedding", hnorm="pre_fc_norm_hidden", shared_head_norm="norm")
+LING3 = dict(eh_proj="eh_proj", enorm="enorm", hnorm="hnorm", layer_output_norm="final_layernorm")
 # What directories put before the layer, and the names of its own tensors there.
-PARTS = {"qwen35": ("mtp.", PART), "glm4moe": ("", LAYER), "deepseek3": ("", LAYER)}
+PARTS = {"qwen35": ("mtp.", PART), "glm4moe": ("", LAYER), "deepseek3": ("", LAYER), "bailingmoe3": ("", LING3)}
 
 
 class Predictor(torch.nn.Module):
@@ -80,8 +86,9 @@ class Predictor(torch.nn.Module):
     def config_of(config, layers: slice):
         own = copy.deepcopy(config)
         own.num_hidden_layers = len(range(config.num_hidden_layers)[layers])
-        if getattr(config, "layer_types", None):
-            own.layer_types = config.layer_types[layers]
+        for name in ("layer_types", "mlp_layer_types"):
+            if kinds := getattr(config, name, None):
+                setattr(own, name, kinds[layers])
         return own
 
     def hidden(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -198,9 +205,10 @@ def write_directory(name: str, predicting: Predicting) -> None:
     part, names = PARTS[name]
     layer = f"{part}layers.0." if part else f"model.layers.{last}."
     renamed = {key.replace(f"model.layers.{last}.", layer): value for key, value in state.items()}
+    renamed = published.ling3_weights(renamed) if name == "bailingmoe3" else renamed
     layout = checkpoint.family.norm_layout
     for tensor in gguf.GGUFReader(path).tensors:
-        own = tensor.name.removeprefix(f"blk.{last}.nextn.").removesuffix(".weight")
+        own = tensor.name.removeprefix(f"blk.{last}.").removeprefix("nextn.").removesuffix(".weight")
         if own not in names:
             continue
         values = tensor.data.reshape(tensor.shape[::-1])
@@ -217,10 +225,12 @@ def write_directory(name: str, predicting: Predicting) -> None:
 
 
 def write_own_tensors(writer: gguf.GGUFWriter, model: Predictor, predicting: Predicting, config) -> None:
-    prefix = f"blk.{config.num_hidden_layers - 1}.nextn"
+    layer = f"blk.{config.num_hidden_layers - 1}"
+    prefix = f"{layer}.nextn"
     layout = predicting.checkpoint.family.norm_layout
-    for name in ("enorm", "hnorm", "shared_head_norm"):
-        writer.add_tensor(f"{prefix}.{name}.weight", layout.into_file(getattr(model, name).weight.detach().numpy()))
+    names = dict(enorm="nextn.enorm", hnorm="nextn.hnorm", shared_head_norm=predicting.norm)
+    for name, stored in names.items():
+        writer.add_tensor(f"{layer}.{stored}.weight", layout.into_file(getattr(model, name).weight.detach().numpy()))
     matrices = {"eh_proj": True, "embed_tokens": predicting.own_embedding, "shared_head_head": predicting.own_head}
     for name, is_own in matrices.items():
         if is_own:

@@ -120,6 +120,24 @@ def ling(model: torch.nn.Module, rotates_neighbours: bool, changes: Callable[[di
     return renamed_all(state, LING_NAMES), config
 
 
+LING3_NAMES = {
+    "self_attn.forget_gate.": "attention.", "self_attn.": "attention.", "embed_tokens": "word_embeddings",
+    "gate.e_score_correction_bias": "gate.expert_bias",
+}  # fmt: skip
+
+
+def ling3_weights(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Under the names of the publisher, with a kernel for queries, keys and values each."""
+    weights = {}
+    for name, values in renamed_all(state, LING3_NAMES).items():
+        if name.endswith(".conv1d.weight"):
+            for kind, part in zip("qkv", values.chunk(3)):
+                weights[name.replace("conv1d", f"{kind}_conv1d")] = part.contiguous()
+        else:
+            weights[name] = values
+    return weights
+
+
 def in_halves(values: torch.Tensor, heads: int) -> torch.Tensor:
     """Rows whose pairs are neighbours, as pairs in the two halves of a head."""
     return values.view(heads, -1, 2, values.shape[1]).transpose(1, 2).reshape(values.shape)

@@ -37,6 +37,7 @@ from PIL import Image
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.gemma4_unified.image_processing_gemma4_unified import patches_merge
+from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.image_processing_backends import TorchvisionBackend
@@ -52,6 +53,7 @@ import hybrids
 import llama_likes
 import oracle
 import state_spaces
+import text_models
 import vocabulary
 from checkpoint import Checkpoint, rope, sizes
 
@@ -216,6 +218,18 @@ QWEN = dict(
     placeholder="<|image_pad|>", row_token="<|image_pad|>", rows_of_tile=0, expanded=qwen_text, merge=2,
     also_taken="image_grid_thw", marks_rows=True, marks="mm_token_type_ids", is_whole=True, write_preprocessor=write_saved,
 )  # fmt: skip
+GLM = QWEN | dict(
+    special=["<|begin_of_image|>", "<|image|>", "<|end_of_image|>"], placeholder="<|image|>", row_token="<|image|>",
+    # Limits are those of two frames. The last image is smaller than a square of patches.
+    processor=Glm4vImageProcessorPil(
+        size={"shortest_edge": 2 * 8 * 14**2, "longest_edge": 2 * 1280 * 14**2}, patch_size=7, merge_size=2, **COLORS),
+)  # fmt: skip
+GLM_TEXT = sizes(**TEXT, num_attention_heads=2, num_key_value_heads=1, pad_token_id=0, rms_norm_eps=1e-5,
+                 rope_parameters=rope(partial_rotary_factor=0.5, mrope_section=[2, 1, 1]))  # fmt: skip
+GLM_TOWER = dict(depth=3, num_heads=2, hidden_size=16, intermediate_size=40, out_hidden_size=32, patch_size=7, image_size=28,
+                 spatial_merge_size=2, temporal_patch_size=2)  # fmt: skip
+
+
 def resized_by_pillow(backend, images: torch.Tensor, size, resample=None, **_) -> torch.Tensor:
     """The images in this size, with Pillow's arithmetic instead of torchvision's."""
     resized = [Image.fromarray(one.permute(1, 2, 0).numpy()).resize((size.width, size.height), Image.Resampling(int(resample)))
@@ -414,6 +428,22 @@ MODELS = {
             vision_config=QWEN_TOWER | dict(hidden_size=16, intermediate_size=32, out_hidden_size=32,
                                             num_position_embeddings=16, deepstack_visual_indexes=[0, 2])),
         processor=QWEN_PROCESSOR, **QWEN | dict(deep=2, write_preprocessor=write_joined),
+    ),
+    "glm4v": Vision(
+        Checkpoint(llama_likes.GLM4V, GLM_TEXT, {"*": Format.F16}),
+        transformers.Glm4vForConditionalGeneration,
+        lambda text, token: transformers.Glm4vConfig(
+            text_config=text.to_dict(), image_token_id=token, tie_word_embeddings=False, vision_config=GLM_TOWER),
+        **GLM,
+    ),
+    # Norms of queries and keys, and no table of positions.
+    "glm_ocr": Vision(
+        Checkpoint(replace(llama_likes.GLM4V, model=text_models.causal("GlmOcr"), config=transformers.GlmOcrTextConfig),
+                   GLM_TEXT, {"*": Format.F16}),
+        transformers.GlmOcrForConditionalGeneration,
+        lambda text, token: transformers.GlmOcrConfig(
+            text_config=text.to_dict(), image_token_id=token, tie_word_embeddings=False, vision_config=GLM_TOWER),
+        **GLM,
     ),
     "qwen3_5": Vision(
         Checkpoint(hybrids.QWEN35, hybrids.delta(

@@ -627,7 +627,14 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { model_types: &["seed_oss"], architecture: "seed_oss", names: &[NORM_AFTER_MIXER], ..PLAIN },
     Family { model_types: &["glm4"], architecture: "glm4", names: &[GLM4], defaults: ROTATES_HALF, ..PLAIN },
     Family {
-        model_types: &["glm4_moe"],
+        model_types: &["glm4v_text", "glm_ocr_text", "glm4v", "glm_ocr"],
+        architecture: "glm4",
+        names: &[GLM4V, GLM4],
+        defaults: ROTATES_HALF,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["glm4_moe", "glm4v_moe_text", "glm4v_moe"],
         architecture: "glm4moe",
         names: &[NORM_AFTER_MIXER],
         defaults: ROTATES_HALF,

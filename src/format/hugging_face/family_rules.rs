@@ -212,6 +212,12 @@ pub(super) const AFMOE: &[Rule] = &[
 pub(super) const GLM4: &[Rule] =
     &[("post_self_attn_layernorm", "post_attention_norm", &[]), ("post_mlp_layernorm", "post_ffw_norm", &[])];
 
+/// Before the rules of GLM 4.
+pub(super) const GLM4V: &[Rule] = &[
+    ("self_attn.q_proj", "attn_q", &[Op::RotatedHalves(Heads::Query)]),
+    ("self_attn.k_proj", "attn_k", &[Op::RotatedHalves(Heads::Key)]),
+];
+
 /// Latent attention.
 pub(super) const LATENT: &[Rule] = &[
     ("self_attn.q_a_proj", "attn_q_a", &[]),

@@ -260,6 +260,16 @@ impl Keys<'_> {
     }
 }
 
+/// The rotated values of a head whose pairs are divided among the positions of images; 0 where they are not.
+pub(super) fn sectioned_length(config: &Config) -> Result<usize, HuggingFaceError> {
+    let (all, _) = parameters(config);
+    if !all.has("mrope_section") {
+        return Ok(0);
+    }
+    let part = all.partial()?.unwrap_or(1.0).clamp(0.0, 1.0);
+    Ok(part_of(config.checked_head_dim()?, part))
+}
+
 /// A part, from 0 to 1, of a length, in whole values. Those of transformers are cut off, too, but in float64: what float32 lacks
 /// of a whole number counts as that number.
 fn part_of(length: usize, part: f32) -> usize {

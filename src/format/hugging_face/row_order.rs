@@ -7,6 +7,17 @@ pub(super) fn rotary_rows(rows: usize, heads: usize) -> Option<Vec<usize>> {
     Some((0..heads).flat_map(|head| (0..half).flat_map(move |pair| of_pair(head, pair))).collect())
 }
 
+/// The rows of heads, from pairs of neighbours among the first `rotated` rows of a head to pairs in the halves of these. `None` when
+/// the heads do not divide the rows.
+pub(super) fn rows_in_halves(rows: usize, heads: usize, rotated: usize) -> Option<Vec<usize>> {
+    let length = rows.checked_div(heads).filter(|length| length * heads == rows && rotated <= *length)?;
+    let of_head = move |head: usize| {
+        let in_halves = (0..rotated).step_by(2).chain((1..rotated).step_by(2));
+        in_halves.chain(rotated..length).map(move |row| head * length + row)
+    };
+    Some((0..heads).flat_map(of_head).collect())
+}
+
 /// The indices after the first `before`, reordered so that the key head of value heads changes fastest.
 pub(super) fn value_heads(length: usize, before: usize, [keys, values]: [usize; 2]) -> Option<Vec<usize>> {
     let of_key = values.checked_div(keys).filter(|of_key| of_key * keys == values)?;
@@ -42,6 +53,15 @@ mod tests {
         assert_eq!(rotary_rows(8, 2), Some(vec![0, 2, 1, 3, 4, 6, 5, 7]));
         for (rows, heads) in [(8, 3), (6, 2), (8, 0)] {
             assert_eq!(rotary_rows(rows, heads), None, "{rows} rows of {heads} heads");
+        }
+    }
+
+    #[test]
+    fn neighbours_in_a_part_of_a_head_become_its_halves() {
+        assert_eq!(rows_in_halves(12, 2, 4), Some(vec![0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11]));
+        assert_eq!(rows_in_halves(4, 2, 0), Some(vec![0, 1, 2, 3]));
+        for (rows, heads, rotated) in [(8, 3, 2), (6, 2, 4), (8, 0, 2)] {
+            assert_eq!(rows_in_halves(rows, heads, rotated), None, "{rows} rows of {heads} heads");
         }
     }
 

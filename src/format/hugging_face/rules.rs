@@ -16,6 +16,9 @@ pub(super) enum Op {
     Norm,
     /// The rows of rotated heads: pairs of rows are neighbours in GGUF files, and in the two halves of a head here.
     RotaryRows(Heads),
+    /// The rows of heads of models that also rotate by the positions of images: pairs of neighbours in the rotated part of a head,
+    /// and in GGUF files in the halves of this part.
+    RotatedHalves(Heads),
     /// Adds 1.
     AddOne,
     /// Minus the exponential.

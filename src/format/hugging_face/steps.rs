@@ -3,7 +3,8 @@
 use super::config::Config;
 use super::error::HuggingFaceError;
 use super::families::Family;
-use super::row_order::{rotary_rows, ungrouped, value_heads};
+use super::rope;
+use super::row_order::{rotary_rows, rows_in_halves, ungrouped, value_heads};
 use super::rules::{Groups, Heads, Op, Outer};
 use super::transform::Step;
 
@@ -16,6 +17,8 @@ pub struct HeadCounts {
     pub key: usize,
     /// Heads of keys and values of the gated delta rule, and the length of those of keys.
     pub delta: [usize; 3],
+    /// The rotated values of a head whose pairs are divided among the positions of images.
+    pub rotated: usize,
     /// The length of values of the gated delta rule.
     pub delta_value: usize,
     /// The lengths of keys, without the rotated section, and of values that are computed from a latent vector.
@@ -38,6 +41,7 @@ impl HeadCounts {
             query,
             key: config.u32("num_key_value_heads")?.map_or(query, |heads| heads as usize),
             delta: [size("linear_num_key_heads")?, size("linear_num_value_heads")?, size("linear_key_head_dim")?],
+            rotated: rope::sectioned_length(config)?,
             delta_value: size("linear_value_head_dim")?,
             latent: [size("qk_nope_head_dim")?, size("v_head_dim")?],
             state_groups: size("mamba_n_groups")?,
@@ -107,6 +111,10 @@ fn needed_step(op: Op, shape: &[usize], family: &Family, heads: &HeadCounts) -> 
             (axis, (0..COLORS).flat_map(|color| (color..shape[axis]).step_by(COLORS)).collect())
         }
         Op::RotaryRows(of) => (0, rotary_rows(rows, if of == Heads::Query { heads.query } else { heads.key })?),
+        Op::RotatedHalves(of) => {
+            let count = if of == Heads::Query { heads.query } else { heads.key };
+            (0, rows_in_halves(rows, count, heads.rotated)?)
+        }
         Op::Ungroup { groups, first, end } => (0, of_groups(groups, rows, [first, end], heads)?),
         Op::ValueHeads { axis, after_keys } => {
             let [keys, values, key_dim] = heads.delta;

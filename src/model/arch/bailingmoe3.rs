@@ -13,7 +13,7 @@ pub(super) const FAMILY: Family = Family {
     mixer: Mixer::LatentAttention,
     attention: AttentionSpec {
         rope_pairs: RopePairs::Interleaved,
-        rope_axes: AxesOrder::Unknown,
+        rope_axes: AxesOrder::RunsOfHalves,
         gate: Gate::Projected(Activation::Sigmoid),
         ..AttentionSpec::PLAIN
     },

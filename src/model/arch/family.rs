@@ -277,10 +277,10 @@ pub enum Recurrent {
 pub enum AxesOrder {
     /// They are not: all rotate by the position in the sequence.
     Never,
-    /// Not known. Models of the architecture that see images also rotate other pairs, so a file with the key is refused.
-    Unknown,
     /// In runs, one position after the other.
     Runs,
+    /// In runs. The halves of a head are pairs in files with the key, whatever the family says of others.
+    RunsOfHalves,
     /// By each position in turn.
     InTurns,
 }

@@ -5,7 +5,7 @@ use cuelight_shaders::rope::RopeAxes;
 
 use super::keys::Keys;
 use crate::model::arch::{
-    Alibi, AttentionSpec, AxesOrder, Rotation, Temperature, WindowedRope, YarnMultiplier, YarnRamp,
+    Alibi, AttentionSpec, AxesOrder, RopePairs, Rotation, Temperature, WindowedRope, YarnMultiplier, YarnRamp,
 };
 use crate::model::error::ModelError;
 use crate::model::layer::{PositionScale, RopeSpec};
@@ -26,12 +26,17 @@ impl Keys<'_> {
         (windows, has_alibi): (&[Option<Window>], bool),
         context_tokens: usize,
     ) -> Result<Vec<Option<RopeSpec>>, ModelError> {
+        let axes = self.rope_axes(attention.rope_axes)?;
         let of_all = RopeSpec {
             base: self.first_positive(&["rope.freq_base", "rope.global.freq_base"])?.unwrap_or(10_000.0),
             scaling: self.rope_scaling(attention.yarn_ramp)?,
             magnitude: self.rope_magnitude(attention.yarn_multiplier)?,
             factors: self.rope_factors(context_tokens)?,
-            axes: self.rope_axes(attention.rope_axes)?,
+            axes,
+            pairs: match attention.rope_axes {
+                AxesOrder::RunsOfHalves if axes != RopeAxes::Time => RopePairs::Halves,
+                _ => attention.rope_pairs,
+            },
         };
         let of_windowed = match attention.windowed_rope {
             WindowedRope::AsOthers => of_all,
@@ -61,11 +66,6 @@ impl Keys<'_> {
         };
         let pairs: Option<Vec<u32>> = stored.iter().map(|pairs| u32::try_from(*pairs).ok()).collect();
         match (order, pairs.as_deref()) {
-            (AxesOrder::Unknown, _) => Err(self.invalid(
-                KEY,
-                format!("{stored:?}"),
-                "missing: this is the text part of a model that sees images",
-            )),
             (AxesOrder::InTurns, Some([_, row, column, ..])) => Ok(RopeAxes::InTurns([*row, *column])),
             (_, Some([time, row, column, ..])) => Ok(RopeAxes::Runs([*time, *row, *column])),
             _ => Err(self.invalid(KEY, format!("{stored:?}"), "at least three numbers of pairs")),

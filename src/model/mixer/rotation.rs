@@ -17,7 +17,7 @@ pub(super) fn rotate(
     head_dim: usize,
     values: &[ValueId],
 ) -> Result<Vec<ValueId>, BuildError> {
-    rotate_pairs(builder, rotation, (head_dim, builder.family.attention.rope_pairs), values)
+    rotate_pairs(builder, rotation, (head_dim, rotation.0.pairs), values)
 }
 
 /// As [`rotate`], with these pairs.

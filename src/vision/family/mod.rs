@@ -6,6 +6,7 @@
 mod gemma3;
 mod gemma4;
 mod gemma4_unified;
+mod glm4v;
 mod idefics3;
 mod internvl;
 mod lfm2;
@@ -25,6 +26,7 @@ pub const FAMILIES: &[&Family] = &[
     &gemma3::FAMILY,
     &gemma4::FAMILY,
     &gemma4_unified::FAMILY,
+    &glm4v::FAMILY,
     &internvl::FAMILY,
     &lfm2::FAMILY,
     &llava::FAMILY,

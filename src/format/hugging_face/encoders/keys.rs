@@ -83,6 +83,7 @@ impl Sources<'_> {
             Source::EachColor(value) => Some([value; 3][..].into()),
             Source::PixelsOfRows { rows, patch, merge } => Some(self.pixels_of_rows(rows, patch, merge)?.into()),
             Source::Prepared(prepared) => self.prepared(prepared)?.map(Value::from),
+            Source::PreparedFrames(prepared, frames) => self.prepared(prepared)?.map(|size| (size / frames).into()),
             Source::AspectRatio => self.aspect_ratio().map(Value::from),
             Source::FeatureLayer(default) => self.feature_layer(default)?.map(|layer| [layer][..].into()),
             Source::FullLayers(key) => Some(self.full_layers(key)?.into()),

@@ -95,6 +95,8 @@ pub(super) enum Source {
     },
     /// A size of the preprocessor.
     Prepared(Prepared),
+    /// The same for this many frames, of which an image is one.
+    PreparedFrames(Prepared, u32),
     /// What becomes of images that are not square, by the preprocessor.
     AspectRatio,
     /// The layer whose rows the projector reads, or this one. Negative numbers count from the end.

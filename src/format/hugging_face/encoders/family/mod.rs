@@ -3,6 +3,7 @@
 mod gemma3;
 mod gemma4;
 mod gemma4_audio;
+mod glm4v;
 mod idefics3;
 mod internvl;
 mod lfm2_vl;
@@ -26,6 +27,7 @@ const FAMILIES: &[&EncoderFamily] = &[
     &gemma4::FAMILY,
     &gemma4::UNIFIED,
     &gemma4_audio::FAMILY,
+    &glm4v::FAMILY,
     &internvl::FAMILY,
     &lfm2_vl::FAMILY,
     &pixtral::OF_LLAVA,

@@ -33,7 +33,7 @@ const KEYS: &[KeyRule] = &[
     ),
 ];
 
-const REQUIRES: &[Requirement] = &[
+pub(super) const REQUIRES: &[Requirement] = &[
     Requirement::OneOf(Place::Encoder, "temporal_patch_size", &[Number(2.0)]),
     Requirement::OneOf(Place::Encoder, "in_channels", &[Number(3.0)]),
     Requirement::OneOf(Place::Encoder, "in_chans", &[Number(3.0)]),
