@@ -203,34 +203,6 @@ const MIMO_ALIASES: &[(&str, &str)] = &[
     (BEFORE_ROW, "sliding_window_size"),
 ];
 
-const KIMI_LINEAR_ALIASES: &[(&str, &str)] = &[
-    ("max_position_embeddings", "model_max_length"),
-    ("linear_conv_kernel_dim", "linear_attn_config.short_conv_kernel_size"),
-    ("linear_head_dim", "linear_attn_config.head_dim"),
-    ("scoring_func", "moe_router_activation_func"),
-];
-
-/// Configs name the epsilon as that of layer norms.
-const LFM_ALIASES: &[(&str, &str)] = &[("rms_norm_eps", "norm_eps")];
-
-/// In the config `head_dim` is the length of the heads of the delta rule. transformers saves that of the rotated section.
-const LING3_ALIASES: &[(&str, &str)] = &[
-    ("max_position_embeddings", "model_max_length"),
-    ("linear_conv_kernel_dim", "short_conv_kernel_size"),
-    ("kda_head_dim", "head_dim"),
-    ("scoring_func", "score_function"),
-    ("swiglu_limits", "expert_swiglu_limit_list"),
-    ("swiglu_limits_shared", "share_expert_swiglu_limit_list"),
-];
-
-const LING3_DEFAULTS: &[(&str, Literal)] = &[("scoring_func", Text("sigmoid")), ("kda_lower_bound", Number(-5.0))];
-
-const LING3_REQUIRES: &[(&str, &[Literal])] = &[
-    ("kda_safe_gate", &[Bool(true)]),
-    ("no_kda_lora", &[Bool(true)]),
-    ("gated_attention_proj_granularity_type", &[Text("head_wise")]),
-];
-
 const NEOX_ALIASES: &[(&str, &str)] = &[("partial_rotary_factor", "rotary_pct"), ("rope_theta", "rotary_emb_base")];
 
 /// Smaller models have one head of keys, whatever the config says.
@@ -297,25 +269,6 @@ const BLOOM_ALIASES: &[(&str, &str)] = &[
     ("max_position_embeddings", "seq_length"),
 ];
 
-const MPT_ALIASES: &[(&str, &str)] = &[
-    ("hidden_size", "d_model"),
-    ("num_hidden_layers", "n_layers"),
-    ("num_attention_heads", "n_heads"),
-    ("max_position_embeddings", "max_seq_len"),
-    ("max_alibi_bias", "attn_config.alibi_bias_max"),
-    ("has_alibi", "attn_config.alibi"),
-    ("qkv_limit", "attn_config.clip_qkv"),
-    ("qk_ln", "attn_config.qk_ln"),
-    ("prefix_lm", "attn_config.prefix_lm"),
-];
-
-const MPT_REQUIRES: &[(&str, &[Literal])] = &[
-    ("has_alibi", &[Bool(true)]),
-    ("qk_ln", &[Bool(false)]),
-    ("prefix_lm", &[Bool(false)]),
-    ("no_bias", &[Bool(true)]),
-];
-
 const DBRX_ALIASES: &[(&str, &str)] = &[
     ("hidden_size", "d_model"),
     ("num_hidden_layers", "n_layers"),
@@ -328,25 +281,6 @@ const DBRX_ALIASES: &[(&str, &str)] = &[
     ("num_experts", "ffn_config.moe_num_experts"),
     ("num_experts_per_tok", "ffn_config.moe_top_k"),
     ("expert_weights_order", "ffn_config.moe_normalize_expert_weights"),
-];
-
-/// Sizes of a state space under the names that models with other layers too have for them. Models without attention have no heads.
-const MAMBA_ALIASES: &[(&str, &str)] = &[
-    ("mamba_d_conv", "conv_kernel"),
-    ("mamba_d_state", "state_size"),
-    ("mamba_inner_size", "intermediate_size"),
-    ("mamba_dt_rank", "time_step_rank"),
-    ("mamba_norms_eps", "mixer_rms_eps"),
-    ("rms_norm_eps", "layer_norm_epsilon"),
-];
-
-const MAMBA2_ALIASES: &[(&str, &str)] = &[
-    ("mamba_d_conv", "conv_kernel"),
-    ("mamba_d_state", "state_size"),
-    ("mamba_n_groups", "n_groups"),
-    ("mamba_n_heads", "num_heads"),
-    ("mamba_d_head", "head_dim"),
-    ("rms_norm_eps", "layer_norm_epsilon"),
 ];
 
 /// No state limits the context of models without attention; files have this length.

@@ -1,4 +1,4 @@
-//! The names and the defaults that configs of encoders and their like have for values, and texts of families.
+//! The names and the defaults that configs of some families have for values, what they must be, and texts of families.
 
 use super::rules::Literal::{self, Bool, Number, Text};
 
@@ -73,3 +73,70 @@ pub(super) const QWEN3_RERANKER: &str = "\
 Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n\
 <|im_start|>user\n<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n\
 <Query>: {query}\n<Document>: {document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
+
+pub(super) const KIMI_LINEAR_ALIASES: &[(&str, &str)] = &[
+    ("max_position_embeddings", "model_max_length"),
+    ("linear_conv_kernel_dim", "linear_attn_config.short_conv_kernel_size"),
+    ("linear_head_dim", "linear_attn_config.head_dim"),
+    ("scoring_func", "moe_router_activation_func"),
+];
+
+/// Configs name the epsilon as that of layer norms.
+pub(super) const LFM_ALIASES: &[(&str, &str)] = &[("rms_norm_eps", "norm_eps")];
+
+/// In the config `head_dim` is the length of the heads of the delta rule. transformers saves that of the rotated section.
+pub(super) const LING3_ALIASES: &[(&str, &str)] = &[
+    ("max_position_embeddings", "model_max_length"),
+    ("linear_conv_kernel_dim", "short_conv_kernel_size"),
+    ("kda_head_dim", "head_dim"),
+    ("scoring_func", "score_function"),
+    ("swiglu_limits", "expert_swiglu_limit_list"),
+    ("swiglu_limits_shared", "share_expert_swiglu_limit_list"),
+];
+
+pub(super) const LING3_DEFAULTS: &[(&str, Literal)] =
+    &[("scoring_func", Text("sigmoid")), ("kda_lower_bound", Number(-5.0))];
+
+pub(super) const LING3_REQUIRES: &[(&str, &[Literal])] = &[
+    ("kda_safe_gate", &[Bool(true)]),
+    ("no_kda_lora", &[Bool(true)]),
+    ("gated_attention_proj_granularity_type", &[Text("head_wise")]),
+];
+
+pub(super) const MPT_ALIASES: &[(&str, &str)] = &[
+    ("hidden_size", "d_model"),
+    ("num_hidden_layers", "n_layers"),
+    ("num_attention_heads", "n_heads"),
+    ("max_position_embeddings", "max_seq_len"),
+    ("max_alibi_bias", "attn_config.alibi_bias_max"),
+    ("has_alibi", "attn_config.alibi"),
+    ("qkv_limit", "attn_config.clip_qkv"),
+    ("qk_ln", "attn_config.qk_ln"),
+    ("prefix_lm", "attn_config.prefix_lm"),
+];
+
+pub(super) const MPT_REQUIRES: &[(&str, &[Literal])] = &[
+    ("has_alibi", &[Bool(true)]),
+    ("qk_ln", &[Bool(false)]),
+    ("prefix_lm", &[Bool(false)]),
+    ("no_bias", &[Bool(true)]),
+];
+
+/// Sizes of a state space under the names that models with other layers too have for them. Models without attention have no heads.
+pub(super) const MAMBA_ALIASES: &[(&str, &str)] = &[
+    ("mamba_d_conv", "conv_kernel"),
+    ("mamba_d_state", "state_size"),
+    ("mamba_inner_size", "intermediate_size"),
+    ("mamba_dt_rank", "time_step_rank"),
+    ("mamba_norms_eps", "mixer_rms_eps"),
+    ("rms_norm_eps", "layer_norm_epsilon"),
+];
+
+pub(super) const MAMBA2_ALIASES: &[(&str, &str)] = &[
+    ("mamba_d_conv", "conv_kernel"),
+    ("mamba_d_state", "state_size"),
+    ("mamba_n_groups", "n_groups"),
+    ("mamba_n_heads", "num_heads"),
+    ("mamba_d_head", "head_dim"),
+    ("rms_norm_eps", "layer_norm_epsilon"),
+];

@@ -122,7 +122,7 @@ impl<'a> Keys<'a> {
         keys.skip_first_positions(family.first_position)?;
         keys.head_sizes()?;
         keys.heads_of_layers()?;
-        keys.recurrent_heads(family)?;
+        keys.recurrent_heads(family, 0)?;
         keys.feed_forward_length()?;
         keys.cutoffs()?;
         keys.activation_limits()?;

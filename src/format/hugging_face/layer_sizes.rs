@@ -96,14 +96,16 @@ impl Keys<'_> {
         Ok(of_kind.or(self.config.u32(key)?))
     }
 
-    /// The heads of keys of each layer, 0 in recurrent layers, for families whose files list them.
-    pub(super) fn recurrent_heads(&mut self, family: &Family) -> Result<(), HuggingFaceError> {
+    /// The heads of keys of each layer, 0 in recurrent layers, for families whose files list them. This many layers that predict more
+    /// tokens follow, which attend.
+    pub(super) fn recurrent_heads(&mut self, family: &Family, predicting: usize) -> Result<(), HuggingFaceError> {
         let Some(kinds) = self.config.layer_types()?.filter(|_| family.lists_recurrent_heads) else { return Ok(()) };
         let is_latent = self.config.get("kv_lora_rank").is_some();
         let heads = if is_latent { Some(1) } else { self.config.u32("num_key_value_heads")? };
         if let Some(heads) = heads {
             let of_kind = |kind: &&str| if RECURRENT.contains(kind) { 0 } else { heads };
-            let heads: Vec<u32> = kinds.iter().map(of_kind).collect();
+            let of_more = std::iter::repeat_n(heads, predicting);
+            let heads: Vec<u32> = kinds.iter().map(of_kind).chain(of_more).collect();
             self.replace("attention.head_count_kv", &heads[..]);
         }
         Ok(())

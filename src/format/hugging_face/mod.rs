@@ -133,6 +133,7 @@ impl Directory {
         if !prediction.is_empty() {
             keys.replace("block_count", u32::try_from(n_layers + 1).unwrap_or(u32::MAX));
             keys.add("nextn_predict_layers", 1u32);
+            keys.recurrent_heads(family, 1)?;
             entries.extend(prediction);
         }
         entries.extend(keys.rope_tensors()?.into_iter().map(|(name, values)| computed(name, &values)));
