@@ -184,7 +184,7 @@ mod tests {
         assert_eq!([[0, 0], [1, 0], [0, 1], [1, 1]].map(|place| at([2, 2], place)), [0.0, 1.0, 10.0, 11.0]);
         // A quarter before the first line: the weights of the lines at a distance of 0.25 and 1.25 before it count for it, too.
         let beyond = (at([4, 2], [0, 0]), at([4, 2], [3, 0]));
-        assert!((beyond.0 + 0.105_468_75).abs() < 1e-6 && (beyond.1 - 1.105_468_75).abs() < 1e-6, "{beyond:?}");
+        assert!((beyond.0 + 0.105_468_75).abs() < 1e-6 && (beyond.1 - 1.0 - 0.105_468_75).abs() < 1e-6, "{beyond:?}");
     }
 
     #[test]
