@@ -1,5 +1,7 @@
 """Tiny checkpoints of the families that mix attention with recurrent layers."""
 
+from dataclasses import replace
+
 import gguf
 import numpy as np
 import transformers
@@ -172,12 +174,12 @@ def write_kimi_keys(writer: gguf.GGUFWriter, config) -> None:
     writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
-def ling3_rules(config) -> dict[str, Parts]:
-    # Larger than those that are drawn, so that decays differ.
-    exponential = Parts(("ssm_a",), lambda values: [np.exp(values + 3)[:, None]], lambda parts: np.log(parts[0][:, 0]))
+def ling3_rules(config, more: float = 0.0) -> dict[str, Parts]:
+    """The rates of decays are `more` than those of the model."""
+    rates = Parts(("ssm_a",), lambda values: [np.exp(values + more)[:, None]], lambda parts: np.log(parts[0][:, 0]))
     gates = {"full_attention": "attn_gate", "linear_attention": "ssm_g_a"}
     return delta_rules(config) | {
-        r"self_attn\.forget_gate\.A_log": exponential,
+        r"self_attn\.forget_gate\.A_log": rates,
         r"self_attn\.forget_gate\.f_proj\.weight": Parts(("ssm_f_a.weight",)),
     } | {
         rf"{layer}\.self_attn\.g_proj\.weight": Parts((f"{gates[kind]}.weight",))
@@ -257,7 +259,8 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         layer_types=["linear_attention", "full_attention"] * 2, num_local_experts=6, num_experts_per_tok=2,
         moe_intermediate_size=16, n_shared_experts=1, routed_scaling_factor=1.5, n_group=1, topk_group=1, pad_token_id=0,
         tie_word_embeddings=False)),
-    "bailingmoe3": Checkpoint(LING3, LING3_SIZES),
+    # With larger rates than those that are drawn decays differ.
+    "bailingmoe3": Checkpoint(replace(LING3, rules=lambda config: ling3_rules(config, more=3.0)), LING3_SIZES),
     "qwen3next": Checkpoint(QWEN3_NEXT, delta(**EXPERTS, norm_topk_prob=True, rope_parameters=ROPE), draw=1),
     "qwen35": Checkpoint(QWEN35, delta(rope_parameters=SECTIONS, layer_types=ALTERNATING)),
     "qwen35moe": Checkpoint(QWEN35_MOE, {
