@@ -85,7 +85,7 @@ fn bench_attention(bencher: divan::Bencher<'_, '_>, positions: Range<u32>) {
         softcap: None,
         sinks: None,
         slopes: None,
-        most_selected: None,
+        selection: None,
     };
     let blocks: Vec<u32> = (0..positions.end.div_ceil(BLOCK_TOKENS as u32)).collect();
     let kv = KvCache::new(vec![shape], blocks.len(), KvType::F16);

@@ -1,7 +1,5 @@
 //! Depthwise causal convolution.
 
-use std::ops::Range;
-
 use crate::cases::{Case, CaseCache};
 use crate::cost::{Cost, CostArgs};
 use crate::cpu::SharedMut;
@@ -12,7 +10,7 @@ use crate::op::{CpuArgs, Op, ShapeError};
 use crate::per_kernel;
 use crate::quant::random;
 use crate::recurrent::scenario::{self, Inputs};
-use crate::recurrent::{NO_SLOT, StateCache, StatePart, StateRun};
+use crate::recurrent::{PastRows, StatePart, StateRun, TASK_CHANNELS};
 
 /// Depthwise causal convolution over the rows of a sequence:
 /// `y[t, c] = f(bias[c] + sum_j weight[c, j] x[t - width + 1 + j, c])`, with f the identity or SiLU.
@@ -29,9 +27,6 @@ pub struct CausalConv {
     activates: bool,
     part: StatePart,
 }
-
-/// Channels of a task: a few rows of them stay in the L1 cache.
-const TASK_CHANNELS: usize = 128;
 
 impl CausalConv {
     /// A convolution with this weight, `[channels, width]`, and the state at `part`. `bias` is `[channels]`.
@@ -102,9 +97,11 @@ impl Op for CausalConv {
             let run = &runs[task / blocks];
             let start = task % blocks * TASK_CHANNELS;
             let columns = start..self.channels().min(start + TASK_CHANNELS);
-            let task = Task { conv: self, run, x, states, columns };
+            let (stored, channels) = (self.width() - 1, self.channels());
+            let inputs = PastRows { run, x, states, part: self.part, columns, stored, channels };
+            let task = Task { conv: self, run, inputs };
             convolve(kernel, &task, &y);
-            task.store();
+            task.inputs.store();
         });
     }
 
@@ -137,49 +134,7 @@ impl Op for CausalConv {
 struct Task<'a> {
     conv: &'a CausalConv,
     run: &'a StateRun<'a>,
-    x: &'a [f32],
-    states: &'a StateCache,
-    columns: Range<usize>,
-}
-
-impl Task<'_> {
-    /// The inputs of a row; the stored ones come before those of the run, and the oldest one is at index 0.
-    fn input(&self, index: usize) -> &[f32] {
-        const ZEROS: [f32; TASK_CHANNELS] = [0.0; TASK_CHANNELS];
-        let (channels, stored) = (self.conv.channels(), self.conv.width() - 1);
-        if index >= stored {
-            return &self.x[(self.run.first + index - stored) * channels..][self.columns.clone()];
-        }
-        if self.run.from == NO_SLOT {
-            return &ZEROS[..self.columns.len()];
-        }
-        let start = index * channels + self.columns.start;
-        // SAFETY: only this task writes these channels of the slots of its run, and not while the slice lives.
-        unsafe { self.states.get(self.conv.part, self.run.from, start, self.columns.len()) }
-    }
-
-    /// Stores the last inputs after each row that has a slot.
-    fn store(&self) {
-        // The slot that the run starts from comes last, because the others may still need its values.
-        for in_place in [false, true] {
-            for (row, &slot) in self.run.to.iter().enumerate() {
-                if slot != NO_SLOT && (slot == self.run.from) == in_place {
-                    self.store_after(row, slot);
-                }
-            }
-        }
-    }
-
-    fn store_after(&self, row: usize, slot: u32) {
-        let channels = self.conv.channels();
-        for kept in 0..self.conv.width() - 1 {
-            let start = kept * channels + self.columns.start;
-            // SAFETY: only this task uses these channels of the slots of its run. The input of a later row is not
-            // among the values that are written.
-            let to = unsafe { self.states.get_mut(self.conv.part, slot, start, self.columns.len()) };
-            to.copy_from_slice(self.input(row + 1 + kept));
-        }
-    }
+    inputs: PastRows<'a>,
 }
 
 per_kernel! {
@@ -189,13 +144,13 @@ per_kernel! {
 
 #[inline(always)]
 fn convolve_lanes<const FMA: bool>(task: &Task<'_>, y: &SharedMut<'_, f32>) {
-    let (conv, columns, channels) = (task.conv, &task.columns, task.conv.channels());
+    let (conv, columns, channels) = (task.conv, &task.inputs.columns, task.conv.channels());
     for row in 0..task.run.rows {
         // SAFETY: each task writes its own channels of its own rows.
         let y = unsafe { y.slice((task.run.first + row) * channels + columns.start, columns.len()) };
         y.copy_from_slice(&conv.bias[columns.clone()]);
         for (tap, weight) in conv.weight.chunks_exact(channels).enumerate() {
-            let pairs = task.input(row + tap).iter().zip(&weight[columns.clone()]);
+            let pairs = task.inputs.get(row + tap).iter().zip(&weight[columns.clone()]);
             y.iter_mut().zip(pairs).for_each(|(y, (x, weight))| *y = multiply_add::<FMA>(*x, *weight, *y));
         }
         if conv.activates {

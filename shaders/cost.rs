@@ -202,7 +202,7 @@ mod tests {
             softcap: None,
             sinks: None,
             slopes: None,
-            most_selected: None,
+            selection: None,
         };
         // The key and value of a position: 2 heads of 8 values each, stored as whole vectors of 16.
         let per_head = [(KvType::F16, 16 * 2), (KvType::F32, 16 * 4), (KvType::Q8_0, 16 + 2)];

@@ -29,6 +29,10 @@ pub enum Activation {
     ///
     /// Source: StepFun 2026, "Step 3.5 Flash" and its reference implementation.
     LimitedSilu(u16),
+    /// `g / (1 + e^-g) * u`, with `g = min(gate, limit)` and `u = up` between -limit and limit. The value is the limit.
+    ///
+    /// Source: DeepSeek-AI 2026, "DeepSeek-V4" and its reference implementation.
+    ClampedSilu(u16),
 }
 
 /// [`Activation::ClampedSwiglu`]: the limit to which values are clamped.
@@ -37,7 +41,7 @@ const CLAMP: f32 = 7.0;
 const SLOPE: f32 = 1.702;
 
 /// Every activation, for cases and tests.
-const ALL: [Activation; 7] = [
+const ALL: [Activation; 8] = [
     Activation::Silu,
     Activation::GeluTanh,
     Activation::ClampedSwiglu,
@@ -45,6 +49,7 @@ const ALL: [Activation; 7] = [
     Activation::Bilinear,
     Activation::Softplus,
     Activation::LimitedSilu(2),
+    Activation::ClampedSilu(2),
 ];
 
 impl Activation {
@@ -60,6 +65,11 @@ impl Activation {
                 return without_negligible((gate / (1.0 + exp(-gate))).min(limit) * up.clamp(-limit, limit));
             }
             Activation::Silu => (gate, gate, up),
+            Activation::ClampedSilu(limit) => {
+                let limit = f32::from(limit);
+                let gate = gate.min(limit);
+                (gate, gate, up.clamp(-limit, limit))
+            }
             Activation::Sigmoid => (1.0, gate, up),
             Activation::GeluTanh => (gate, SQRT_8_OVER_PI * (gate + 0.044_715 * gate * gate * gate), up),
             Activation::ClampedSwiglu => {
@@ -91,6 +101,10 @@ impl Activation {
                 let limit = f64::from(limit);
                 (gate * logistic(gate)).min(limit) * up.clamp(-limit, limit)
             }
+            Activation::ClampedSilu(limit) => {
+                let (limit, gate) = (f64::from(limit), gate.min(f64::from(limit)));
+                gate * logistic(gate) * up.clamp(-limit, limit)
+            }
         }
     }
 
@@ -105,6 +119,7 @@ impl Activation {
             Activation::Bilinear => 4,
             Activation::Softplus => 5,
             Activation::LimitedSilu(limit) => 6 | u32::from(limit) << 8,
+            Activation::ClampedSilu(limit) => 7 | u32::from(limit) << 8,
         }
     }
 }
@@ -194,6 +209,10 @@ macro_rules! each_activation {
             }
             Activation::LimitedSilu(limit) => {
                 let $apply = |gate, up| Activation::LimitedSilu(limit).apply(gate, up);
+                $body
+            }
+            Activation::ClampedSilu(limit) => {
+                let $apply = |gate, up| Activation::ClampedSilu(limit).apply(gate, up);
                 $body
             }
         }

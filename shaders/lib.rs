@@ -44,6 +44,7 @@ pub mod quant;
 pub mod quantize;
 pub mod recurrent;
 pub mod roofline;
+pub mod selection;
 pub mod tuning;
 pub mod vector;
 pub mod weight;
@@ -72,6 +73,7 @@ pub mod lora;
 pub mod match_magnitude;
 pub mod matmul;
 pub mod mix_streams;
+pub mod pool_rows;
 pub mod reorder_columns;
 pub mod rms_norm;
 pub mod rope;
@@ -84,6 +86,7 @@ pub mod select_rows;
 pub mod selective_scan;
 pub mod softcap;
 pub mod state_space;
+pub mod stream_gates;
 pub mod xielu;
 
 #[cfg(test)]

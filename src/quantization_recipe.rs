@@ -57,7 +57,7 @@ impl Role {
 }
 
 /// Parts of the names of matrices that keep their format: small, or sensitive to rounding.
-const KEPT: [&str; 10] = [
+const KEPT: [&str; 13] = [
     "_norm.weight",
     "ffn_gate_inp",
     "ssm_conv1d",
@@ -67,7 +67,11 @@ const KEPT: [&str; 10] = [
     "per_layer_model_proj",
     // The coefficients of residual streams, and a residual of low rank.
     "altup",
+    "hc_attn_",
+    "hc_ffn_",
     "laurel",
+    // The keys of pools.
+    "indexer_compressor_",
     // The head of a reranker.
     "cls.",
 ];

@@ -43,6 +43,7 @@ const ROUNDED: &[&str] = &[
     "qwen3next",
     "kimi-linear",
     "bailingmoe3",
+    "glm5-next",
     "granitehybrid",
     "granitehybrid-moe",
     "nemotron_h",

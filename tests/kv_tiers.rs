@@ -318,9 +318,9 @@ async fn damaged_files_never_change_an_answer() {
     runtime.shutdown(Duration::from_secs(30)).await;
 }
 
-/// Models with recurrent layers of each kind: the gated delta rule, short convolutions, Mamba 2 next to attention, and Mamba 2
-/// alone, which has no keys and values.
-const RECURRENT: [&str; 4] = ["qwen35.gguf", "lfm2.gguf", "granitehybrid.gguf", "mamba2.gguf"];
+/// Models with recurrent layers of each kind: the gated delta rule, short convolutions, Mamba 2 next to attention, Mamba 2
+/// alone, which has no keys and values, and layers that attend to pools, of which the newest is state.
+const RECURRENT: [&str; 5] = ["qwen35.gguf", "lfm2.gguf", "granitehybrid.gguf", "mamba2.gguf", "glm5-next.gguf"];
 
 fn recurrent(model: &'static str, chunk: usize) -> Case {
     Case { model, ..Case::cpu(KvType::F16, chunk) }
@@ -339,7 +339,7 @@ async fn next_messages(runtime: &Runtime, seeds: std::ops::Range<u64>) -> Vec<An
 
 #[tokio::test(flavor = "multi_thread")]
 async fn states_from_host_memory_give_the_same_bits_with_every_kind_of_recurrent_layer() {
-    for (model, chunk) in RECURRENT.into_iter().zip([512, 7, 1, 512]) {
+    for (model, chunk) in RECURRENT.into_iter().zip([512, 7, 1, 512, 7]) {
         let case = recurrent(model, chunk);
         let (expected, next) = {
             let runtime = case.start(false, KvStoreOptions::default()).await;

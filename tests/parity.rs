@@ -275,6 +275,7 @@ fn logits_have_the_same_bits_in_any_chunks_and_any_batch() {
         "deepseek3-q4_0.gguf",
         "deepseek32.gguf",
         "glm-dsa.gguf",
+        "glm5-next.gguf",
         "llama4.gguf",
         "gemma3n.gguf",
         "gemma4.gguf",

@@ -104,7 +104,8 @@ fn a_third_of_the_checkpoints_agree_with_transformers() {
 
 #[test]
 fn attention_to_selected_positions_agrees_with_transformers() {
-    let selects = |expected: &Expected| ["deepseek32.gguf", "glm-dsa.gguf"].contains(&expected.model.as_str());
+    let selects =
+        |expected: &Expected| ["deepseek32.gguf", "glm-dsa.gguf", "glm5-next.gguf"].contains(&expected.model.as_str());
     agree_with_transformers(checkpoints().into_iter().filter(selects).collect(), KvType::F32);
 }
 

@@ -13,9 +13,10 @@
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
 layout(constant_id = 1) const uint HEADS = 1;        // of a tile
 layout(constant_id = 2) const bool SPLIT = false;
-layout(constant_id = 6) const bool SELECTED = false; // a row sees only selected positions
+layout(constant_id = 6) const uint SELECTED = 0; // a row sees only selected positions: those of a pool; 0: all positions
 
 #include <attention/attend.glsl>
+#include <attention/selection.glsl>
 
 const uint OWN_QUADS = (HEADS * VALUE_QUADS + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 
@@ -55,7 +56,7 @@ void reduce_lanes(bool for_largest) {
 
 // The position in the sequence.
 uint position_of(uint position) {
-    return SELECTED ? uint(Floats(selected).at[row * most_selected + position]) : position;
+    return SELECTED > 0 ? uint(Floats(selected).at[row * most_selected + position]) : position;
 }
 
 void score(uint index, uint slot_of_piece) {
@@ -108,7 +109,7 @@ void weigh(uint start, uint first, uint end, out Softmax piece[HEADS]) {
 // The weighted sum of four dimensions of the values of a piece.
 vec4 gather(uint start, uint first, uint end, uint head, uint quad) {
     vec4 sum = vec4(0.0);
-    if (SELECTED) {
+    if (SELECTED > 0) {
         for (uint index = first; index < end; index++) {
             uint position = position_of(index);
             uint64_t record = record_of(values, VALUE_STRIDE, step, table_start, position, n_kv_heads, kv_head);
@@ -135,7 +136,7 @@ void main() {
     if (!find_row(step, gl_WorkGroupID.y, row)) return;
     own_position = step.positions.at[row];
     uvec2 seen = seen_by(step, row, window, kind_of_window);
-    if (SELECTED) seen.y = min(seen.y, most_selected);
+    seen.y = count_visible(seen.y);
     uint first_piece = seen.x / PIECE_TOKENS;
     uint last_piece = (seen.y - 1) / PIECE_TOKENS;
     if (SPLIT) {

@@ -17,9 +17,10 @@
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(constant_id = 1) const uint HEADS = 1;        // of a tile
 layout(constant_id = 2) const bool SPLIT = false;
-layout(constant_id = 6) const bool SELECTED = false; // a row sees only selected positions
+layout(constant_id = 6) const uint SELECTED = 0; // a row sees only selected positions: those of a pool; 0: all positions
 
 #include <attention/attend.glsl>
+#include <attention/selection.glsl>
 #include <attention/row_tile.glsl>
 
 // The loads of an invocation that are under way at once.
@@ -67,7 +68,7 @@ uint64_t record_of_slot(uint64_t cache, uint stride, uint slot) {
 
 // The position at `index` of those that the row sees.
 uint position_at(uint index) {
-    return SELECTED ? uint(Floats(selected).at[row * most_selected + index]) : index;
+    return SELECTED > 0 ? uint(Floats(selected).at[row * most_selected + index]) : index;
 }
 
 void find_slot(uint index) {

@@ -14,6 +14,7 @@ use crate::kv::{BLOCK_TOKENS, SCALE_GROUP};
 use crate::op::Sight::{self, Before, Canvas};
 use crate::quant::random;
 use crate::rope::{self, Rope, RopeAxes, RopePairs};
+use crate::selection::Selection;
 
 /// Every type of cache with heads of all lengths, groups, windows and caps. Contexts end before, at and after the
 /// border of a piece, with few rows (whose contexts are split into pieces) and with many (whose contexts are not).
@@ -75,11 +76,12 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Attention to selected positions only.
-fn selected_forms() -> [Attention; 3] {
+fn selected_forms() -> [Attention; 4] {
     [
-        with_selection(of_shape(KvShape::latent(48, 40), 6, None, None), 100),
-        with_selection(with_sinks(of_shape(KvShape::latent(576, 512), 18, None, Some(30.0))), 300),
-        with_selection(shaped(40, 2, 3, None, None), 20),
+        with_selection(of_shape(KvShape::latent(48, 40), 6, None, None), Selection::new(100, 1)),
+        with_selection(with_sinks(of_shape(KvShape::latent(576, 512), 18, None, Some(30.0))), Selection::new(300, 1)),
+        with_selection(shaped(40, 2, 3, None, None), Selection::new(20, 1)),
+        with_selection(of_shape(KvShape::latent(40, 40), 5, None, None), Selection::new(96, 16)),
     ]
 }
 
@@ -232,7 +234,7 @@ pub(super) fn of_shape(kv: KvShape, group: usize, window: Option<usize>, softcap
         softcap,
         sinks: None,
         slopes: None,
-        most_selected: None,
+        selection: None,
     }
 }
 
@@ -253,25 +255,24 @@ pub(super) fn with_slopes(attention: Attention) -> Attention {
     Attention { slopes: Some(slopes), ..attention }
 }
 
-/// The same attention to at most `most` selected positions of each row.
-pub(super) fn with_selection(attention: Attention, most: usize) -> Attention {
-    Attention { most_selected: Some(most), ..attention }
+/// The same attention to selected positions of each row.
+pub(super) fn with_selection(attention: Attention, selection: Selection) -> Attention {
+    Attention { selection: Some(selection), ..attention }
 }
 
 /// The selected positions of a row, ascending: random ones.
-fn selected_of(most: usize, position: usize) -> Vec<usize> {
+fn selected_of(selection: Selection, position: usize) -> Vec<usize> {
     let order = random::activations(position + 1, position as u64);
     let mut positions: Vec<usize> = (0..=position).collect();
     positions.sort_by(|a, b| order[*a].total_cmp(&order[*b]));
-    positions.truncate(most);
+    positions.truncate(selection.count(position + 1));
     positions.sort_unstable();
     positions
 }
 
 fn case(sequences: &Sequences, kv_type: KvType, tolerance: f64, steps: &[Ranges]) -> Case {
-    let Attention {
-        n_heads, kv, window, softcap, sees_later, each_other, ref sinks, ref slopes, most_selected, ..
-    } = sequences.attention;
+    let Attention { n_heads, kv, window, softcap, sees_later, each_other, ref sinks, ref slopes, selection, .. } =
+        sequences.attention;
     let KvShape { n_kv_heads, key_dim, value_dim, values_in_keys } = kv;
     let form = if values_in_keys { ", latent" } else { "" };
     let sinks = if sinks.is_some() { ", sinks" } else { "" };
@@ -282,7 +283,7 @@ fn case(sequences: &Sequences, kv_type: KvType, tolerance: f64, steps: &[Ranges]
         (false, EachOther::FromWindow) => ", each other from the window on",
         (false, EachOther::Before) => ", never each other",
     };
-    let selected = if most_selected.is_some() { ", selected" } else { "" };
+    let selected = selection.map_or(String::new(), |Selection { pool, .. }| format!(", selected by {pool}"));
     let name = format!(
         "{kv_type}, {n_heads}/{n_kv_heads} heads of {key_dim}/{value_dim}{form}, window {window:?}, cap {softcap:?}{sinks}{slopes}{later}{selected}"
     );
@@ -415,10 +416,10 @@ impl Sequences {
         if !kv.values_in_keys {
             inputs.push(gather(&self.value, kv.value_width()));
         }
-        if let Some(most) = self.attention.most_selected {
+        if let Some(selection) = self.attention.selection {
             let of_row = |position: usize| {
-                let selected = selected_of(most, position).into_iter().map(|position| position as f32);
-                selected.chain(std::iter::repeat(0.0)).take(most).collect::<Vec<_>>()
+                let selected = selected_of(selection, position).into_iter().map(|position| position as f32);
+                selected.chain(std::iter::repeat(0.0)).take(selection.most).collect::<Vec<_>>()
             };
             inputs.push(ranges.iter().flat_map(|(_, range)| range.clone().flat_map(of_row)).collect());
         }
@@ -428,7 +429,7 @@ impl Sequences {
     /// The expected output for a position of a sequence.
     pub fn reference(&self, sequence: usize, position: usize) -> Vec<f64> {
         let (query, key, value) = (&self.query[sequence], &self.key[sequence], &self.value[sequence]);
-        let selected = self.attention.most_selected.map(|most| selected_of(most, position));
+        let selected = self.attention.selection.map(|selection| selected_of(selection, position));
         reference::attend(&self.attention, (position, selected.as_deref()), query, key, value)
     }
 

@@ -64,7 +64,7 @@ pub(super) fn attend(attention: &Attention, args: &mut CpuArgs<'_>) {
     let task_rows = (rows * head_tasks / enough_tasks).clamp(1, most_rows);
     let row_tasks = rows.div_ceil(task_rows);
 
-    let pieces = selects.unwrap_or(positions).div_ceil(PIECE_TOKENS);
+    let pieces = attention.most_visible(positions).div_ceil(PIECE_TOKENS);
     let partials_len = rows * attention.n_heads * pieces * partial_len(attention);
     let split = args.team.threads() > 1 && pieces > 1 && row_tasks * head_tasks < enough_tasks;
     let split = split && partials_len <= args.scratch.len();
@@ -116,7 +116,7 @@ struct View<'a> {
     batch: Batch<'a>,
     /// [rows, n_heads * key_dim]
     query: &'a [f32],
-    /// [rows, most_selected], if a row does not see all of its positions
+    /// [rows, the most positions of a row], if a row does not see all of its positions
     selected: Option<&'a [f32]>,
     /// [rows, n_heads * value_dim]
     output: &'a SharedMut<'a, f32>,

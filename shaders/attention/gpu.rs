@@ -27,7 +27,7 @@
 
 use super::{Attention, EachOther, PIECE_TOKENS, Window};
 use crate::fusion::FusesWith;
-use crate::gpu::{DeviceLimits, DeviceValue, Dispatch, GpuArgs, Module, Push, Region};
+use crate::gpu::{DeviceLimits, DeviceValue, Dispatch, GpuArgs, Module, Push, Region, word};
 use crate::kv::{KvShape, KvType, values_together};
 use crate::op::Op;
 use crate::rope::Rope;
@@ -259,7 +259,7 @@ fn heads_of_row(kv: KvShape, device: &DeviceLimits) -> usize {
 
 /// Bytes of the partial results of all pieces.
 pub(super) fn scratch_bytes(attention: &Attention, device: &DeviceLimits, rows: usize, context_tokens: usize) -> u64 {
-    let context_tokens = attention.selects(context_tokens).unwrap_or(context_tokens);
+    let context_tokens = attention.most_visible(context_tokens);
     let fixed = Division::in_fixed_pieces(attention, device, rows, context_tokens);
     // The largest step that is split: few rows of a long context, or more rows of a shorter one.
     let one_row = Division::in_pieces_of_any_length(attention, device, 1, context_tokens);
@@ -291,7 +291,7 @@ impl FusesWith<Attention> for Rope {
     const GIVES_BETWEEN: bool = false;
 
     fn fuses_with(&self, attention: &Attention) -> bool {
-        attention.stores && attention.most_selected.is_none() && self.head_dim() == attention.kv.key_dim
+        attention.stores && attention.selection.is_none() && self.head_dim() == attention.kv.key_dim
     }
 
     fn widths_between(&self, attention: &Attention) -> Vec<usize> {
@@ -495,7 +495,7 @@ impl<'a> Run<'a> {
 
     /// The positions of the longest context that a row sees.
     fn context_tokens(&self) -> usize {
-        self.attention.selects(self.args.context_tokens).unwrap_or(self.args.context_tokens)
+        self.attention.most_visible(self.args.context_tokens)
     }
 
     /// The division of rows that are computed each by itself.
@@ -508,7 +508,7 @@ impl<'a> Run<'a> {
     /// The dispatches that compute each row by itself, and merge the pieces if contexts are split.
     fn rows(&self, rows: Rows) -> impl Iterator<Item = Dispatch> {
         let division = self.divide(rows.most());
-        let selects = u32::from(self.attention.selects(self.args.context_tokens).is_some());
+        let selects = self.attention.selects(self.args.context_tokens).map_or(0, |selection| word(selection.pool));
         let (module, lanes) = match self.args.deterministic {
             true => (Module::AttentionAttend, self.lanes()),
             false => (Module::AttentionAttendRow, ROW_LANES as u32),
@@ -568,7 +568,7 @@ impl<'a> Run<'a> {
             .size(window)
             .size(kind_of_window)
             .size(division.pieces)
-            .size(attention.selects(args.context_tokens).unwrap_or(0))
+            .size(attention.selects(args.context_tokens).map_or(0, |selection| selection.most))
             .float(attention.scale)
             .float(attention.softcap.unwrap_or(0.0));
         constants.extend([(2, u32::from(division.split)), division.constant()]);
@@ -601,8 +601,9 @@ impl<'a> Run<'a> {
             .size(window)
             .size(kind_of_window)
             .size(division.pieces)
-            .size(attention.selects(args.context_tokens).unwrap_or(0));
-        let mut constants = vec![(0, args.device.subgroup_size), rows.constant(), division.constant()];
+            .size(attention.selects(args.context_tokens).map_or(0, |selection| selection.most));
+        let selects = attention.selects(args.context_tokens).map_or(0, |selection| word(selection.pool));
+        let mut constants = vec![(0, args.device.subgroup_size), (6, selects), rows.constant(), division.constant()];
         constants.extend(later_constants(attention));
         constants.extend(head_constants(attention.kv, args.kv.kv_type));
         division.split.then(|| Dispatch {

@@ -9,6 +9,7 @@
 #include <attention/runs.glsl>
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
+layout(constant_id = 6) const uint SELECTED = 0; // as in `attend.comp`
 
 layout(push_constant, scalar) uniform Push {
     uint64_t partials;
@@ -22,6 +23,8 @@ layout(push_constant, scalar) uniform Push {
     uint most_selected;    // 0: all
 };
 
+#include <attention/selection.glsl>
+
 // Pieces whose loads are under way at once.
 const uint AHEAD = 8;
 
@@ -30,7 +33,7 @@ void main() {
     uint head = gl_WorkGroupID.x;
     if (!find_row(step, gl_WorkGroupID.y, row)) return;
     uvec2 seen = seen_by(step, row, window, kind_of_window);
-    if (most_selected > 0) seen.y = min(seen.y, most_selected);
+    seen.y = count_visible(seen.y);
     uint last_piece = (seen.y - 1) / PIECE_TOKENS;
     for (uint quad = gl_LocalInvocationID.x; quad < VALUE_QUADS; quad += WORKGROUP_SIZE) {
         Softmax softmax = Softmax(-1.0 / 0.0, 0.0);

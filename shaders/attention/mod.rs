@@ -25,6 +25,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::op::{ShapeError, Sight};
+use crate::selection::Selection;
 
 pub use crate::kv::{KvCache, KvShape, KvType, MAX_HEAD_DIM};
 pub(crate) use cases::rotated_cases;
@@ -120,8 +121,8 @@ struct RowsInStep {
 ///
 /// - Inputs: query [rows, n_heads * key_dim], key [rows, n_kv_heads * key_dim], and unless values are part of the keys
 ///   value [rows, n_kv_heads * value_dim]; output [rows, n_heads * value_dim].
-/// - With selected positions, a row sees only those: the last input has `min(p + 1, width)` of them for a row at `p`,
-///   ascending ([`SelectPositions`](crate::select_positions::SelectPositions)). The softmax then proceeds over them in the
+/// - With selected positions, a row sees only those: the last input has them, ascending, as many as [`Selection::count`] says
+///   ([`SelectPositions`](crate::select_positions::SelectPositions)). The softmax then proceeds over them in the
 ///   same pieces, as if they were adjacent.
 /// - A step may mix prefill chunks and decode rows. A row sees the rows of its own sequence in the same step.
 /// - Rows of a sequence may see each other, or be a canvas: see [`Sight`].
@@ -156,8 +157,8 @@ pub struct Attention {
     pub sinks: Option<Arc<[f32]>>,
     /// How much the scores of each query head fall with each position between row and key, `[n_heads]`.
     pub slopes: Option<Arc<[f32]>>,
-    /// If rows see only selected positions, the most of a row: the width of the last input.
-    pub most_selected: Option<usize>,
+    /// If rows see only selected positions, how many. The last input is as wide as the most of a row.
+    pub selection: Option<Selection>,
 }
 
 impl Attention {
@@ -182,7 +183,7 @@ impl Attention {
         {
             ShapeError::check("attention", "positions of a chunk of rows that see later rows", positions, 0)?;
         }
-        if self.most_selected.is_some() {
+        if self.selection.is_some() {
             let others = [self.window.is_some(), self.sees_later, self.slopes.is_some()];
             let count = others.into_iter().filter(|other| *other).count();
             ShapeError::check("attention", "number of other limits of selected positions", count, 0)?;
@@ -199,10 +200,15 @@ impl Attention {
         self.n_heads / self.kv.n_kv_heads
     }
 
-    /// The most positions of a row, if some row of sequences up to this length does not see all of its positions. Otherwise the
-    /// selected positions need not be read.
-    fn selects(&self, context_tokens: usize) -> Option<usize> {
-        self.most_selected.filter(|most| *most < context_tokens)
+    /// The selection, if some row of sequences up to this length does not see all of its positions. Otherwise the selected
+    /// positions need not be read.
+    fn selects(&self, context_tokens: usize) -> Option<Selection> {
+        self.selection.filter(|selection| selection.most < context_tokens)
+    }
+
+    /// The most positions that a row of sequences up to this length sees.
+    fn most_visible(&self, context_tokens: usize) -> usize {
+        self.selects(context_tokens).map_or(context_tokens, |selection| selection.most)
     }
 
     /// The first position that a row at `position` sees, or 0 if positions are selected.
@@ -229,7 +235,7 @@ impl Attention {
             (Sight::Canvas, _) => return self.first_visible(start)..end,
         }
         let after = match self.window {
-            _ if !self.sees_later => self.most_selected.map_or(position + 1, |most| most.min(position + 1)),
+            _ if !self.sees_later => self.selection.map_or(position + 1, |selection| selection.count(position + 1)),
             Some(Window::Last(positions)) => end.min(position + positions),
             Some(Window::Chunk(_) | Window::From(_) | Window::Before(_)) | None => end,
         };

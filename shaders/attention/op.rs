@@ -17,11 +17,11 @@ impl Op for Attention {
             (true, true) => 1,
             (true, false) => 2,
         };
-        let expected = 1 + stored + usize::from(self.most_selected.is_some());
+        let expected = 1 + stored + usize::from(self.selection.is_some());
         ShapeError::check(self.name(), "number of inputs", inputs.len(), expected)?;
         let (inputs, selected) = inputs.split_at(1 + stored);
-        if let (Some(most), Some(&selected)) = (self.most_selected, selected.first()) {
-            ShapeError::check(self.name(), "width of the selected positions", selected, most)?;
+        if let (Some(selection), Some(&selected)) = (self.selection, selected.first()) {
+            ShapeError::check(self.name(), "width of the selected positions", selected, selection.most)?;
         }
         ShapeError::check(self.name(), "width of the query", inputs[0], self.n_heads * self.kv.key_dim)?;
         if let Some(&key) = inputs.get(1) {

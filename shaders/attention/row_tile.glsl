@@ -19,7 +19,7 @@ bool find_work(out uvec2 range, out uint piece) {
     own_position = step.positions.at[row];
     table_start = step.table_starts.at[step.sequences.at[row]];
     range = seen_by(step, row, window, kind_of_window);
-    if (SELECTED) range.y = min(range.y, most_selected);
+    range.y = count_visible(range.y);
     piece = (range.y - 1) / PIECE_TOKENS;
     if (!SPLIT) return true;
     piece = gl_WorkGroupID.z;

@@ -148,11 +148,13 @@ proptest! {
     #[test]
     fn attention_to_selected_positions_agrees_with_the_reference_in_any_chunks_split_or_whole(
         group in 1usize..20, head_dim in prop::sample::select(&[16usize, 24, 130]), in_keys: bool, most in 1usize..400,
+        pool in prop::sample::select(&[1usize, 4, 16]),
         len in 2usize..600, cut in 1usize..599, kv_type in prop::sample::select(KvType::ALL), seed: u64,
     ) {
         let cut = cut.min(len - 1).max(len.saturating_sub(40));
         let shape = if in_keys { KvShape::latent(head_dim + 8, head_dim) } else { KvShape::grouped(2, head_dim) };
-        let attention = with_selection(with_sinks(of_shape(shape, group, None, None)), most);
+        let selection = Selection::new(most.next_multiple_of(pool), pool);
+        let (most, attention) = (selection.most, with_selection(with_sinks(of_shape(shape, group, None, None)), selection));
         for kernel in supported_kernels() {
             let world = World::new(attention.clone(), &[len, 20], kv_type, seed);
             let whole = world.step(kernel, &[(0, 0..len)]);
@@ -250,11 +252,13 @@ fn heads_that_are_too_long_are_refused() {
 
 #[test]
 fn selected_positions_are_an_input_and_the_only_limit() {
-    let latent = with_selection(of_shape(KvShape::latent(24, 16), 4, None, None), 7).checked().unwrap();
+    let latent =
+        with_selection(of_shape(KvShape::latent(24, 16), 4, None, None), Selection::new(7, 1)).checked().unwrap();
     assert_eq!(latent.output_widths(&[96, 24, 7]), Ok(vec![64]));
     let error = latent.output_widths(&[96, 24, 8]).unwrap_err().to_string();
     assert_eq!(error, "attention: width of the selected positions is 8, but must be 7");
-    let windowed = with_selection(shaped(8, 2, 2, Some(5), None), 7).checked().unwrap_err().to_string();
+    let windowed =
+        with_selection(shaped(8, 2, 2, Some(5), None), Selection::new(7, 1)).checked().unwrap_err().to_string();
     assert_eq!(windowed, "attention: number of other limits of selected positions is 1, but must be 0");
 }
 

@@ -18,6 +18,11 @@ float activate(uint variant, float gate, float up) {
         precise float limited = min(gate / (1.0 + power_of_e(-gate)), limit) * clamp(up, -limit, limit);
         return limited;
     }
+    if ((variant & 255u) == 7) {
+        float limit = float(variant >> 8);
+        gate = min(gate, limit);
+        up = clamp(up, -limit, limit);
+    }
     precise float z = gate;
     if (variant == 1) z = 1.595769 * (gate + 0.044715 * gate * gate * gate);
     if (variant == 2) {

@@ -10,6 +10,7 @@
 //! - `block`: the values that one task computes
 //! - `columns`: how a GPU shares the columns of a state
 //! - `run`: the rows of each sequence of a step
+//! - `past_rows`: these and the rows before them
 //! - `scenario`: steps with checkpoints, for the cases of ops with state
 
 mod block;
@@ -17,6 +18,7 @@ mod cache;
 mod columns;
 mod device;
 mod part;
+mod past_rows;
 mod run;
 pub(crate) mod scenario;
 
@@ -25,4 +27,5 @@ pub use cache::StateCache;
 pub(crate) use columns::{GROUP_COLUMNS, column_slices};
 pub use device::DeviceStates;
 pub use part::{NO_SLOT, StatePart};
+pub(crate) use past_rows::{PastRows, TASK_CHANNELS};
 pub use run::StateRun;

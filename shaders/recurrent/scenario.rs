@@ -64,8 +64,9 @@ pub(crate) fn steps(
     mut reference: impl FnMut(&mut Vec<f64>, &[&[f32]]) -> Vec<f64>,
 ) -> Vec<CaseStep> {
     let mut slots: HashMap<u32, Vec<f64>> = HashMap::new();
+    let mut lengths = HashMap::new();
     let step = |(seed, runs): (usize, &&[Run])| {
-        let batch = batch_of(runs);
+        let batch = batch_of(runs, &mut lengths);
         let rows = batch.sequences.len();
         let values = inputs.draw(rows, seed as u64 + 1);
         let mut expected = Vec::new();
@@ -90,12 +91,15 @@ pub(crate) fn steps(
     STEPS.iter().enumerate().map(step).collect()
 }
 
-fn batch_of(runs: &[Run]) -> CaseBatch {
+/// The batch of some runs; `lengths` has the number of rows before each slot.
+fn batch_of(runs: &[Run], lengths: &mut HashMap<u32, u32>) -> CaseBatch {
     let mut batch = CaseBatch::default();
+    let before: Vec<u32> = runs.iter().map(|(_, from, _)| from.map_or(0, |slot| lengths[&slot])).collect();
     for (sequence, (rows, from, to)) in runs.iter().enumerate() {
         let first = batch.sequences.len();
         batch.sequences.extend(vec![sequence as u32; *rows]);
-        batch.positions.extend(0..*rows as u32);
+        batch.positions.extend((before[sequence]..).take(*rows));
+        lengths.extend(to.iter().map(|(rows, slot)| (*slot, before[sequence] + *rows as u32)));
         batch.state_from.push(from.unwrap_or(NO_SLOT));
         batch.state_to.resize(first + rows, NO_SLOT);
         to.iter().for_each(|(rows, slot)| batch.state_to[first + rows - 1] = *slot);
@@ -161,8 +165,14 @@ mod invariance {
             sequences.push(1);
             let mut state_to = vec![NO_SLOT; count + 1];
             state_to[count - 1..].copy_from_slice(&[to, 2]);
-            let batch =
-                Batch { sequences: &sequences, state_from: &[from, NO_SLOT], state_to: &state_to, ..Batch::default() };
+            let positions: Vec<u32> = (first as u32..).take(count).chain([0]).collect();
+            let batch = Batch {
+                sequences: &sequences,
+                positions: &positions,
+                state_from: &[from, NO_SLOT],
+                state_to: &state_to,
+                ..Batch::default()
+            };
             let mut rows = step(op, kernel, states, batch, &inputs.iter().map(Vec::as_slice).collect::<Vec<_>>());
             rows.truncate(rows.len() / (count + 1) * count);
             output.extend(rows);

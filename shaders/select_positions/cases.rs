@@ -15,15 +15,23 @@ use crate::quant::random;
 /// or some.
 #[must_use]
 pub fn cases() -> Vec<Case> {
-    let shapes = [[4, 16, 16], [1, 8, 1], [64, 128, 64], [3, 40, 100], [9, 32, 2048]];
+    let shapes = [
+        ([4, 16, 16], 1),
+        ([1, 8, 1], 1),
+        ([64, 128, 64], 1),
+        ([3, 40, 100], 1),
+        ([9, 32, 2048], 1),
+        ([5, 24, 64], 16),
+        ([2, 8, 9], 3),
+    ];
     let of_type = |&kv_type: &KvType| {
-        shapes.map(|shape| {
-            let op = SelectPositions::new(1, shape).expect("the shape is valid");
+        shapes.map(|(shape, pool)| {
+            let op = SelectPositions::new(1, shape).and_then(|op| op.pooled(pool)).expect("the shape is valid");
             let sequences = Sequences::new(op, &[271, 40], whole);
             let steps = [vec![(0, 0..270), (1, 0..17)], vec![(1, 17..40), (0, 270..271)]];
             let steps = steps.iter().map(|ranges| sequences.case_step(ranges)).collect();
             let cache = Some(sequences.cache(kv_type));
-            Case { name: format!("{kv_type}, {shape:?}"), op: Box::new(op), cache, steps }
+            Case { name: format!("{kv_type}, {shape:?}, pools of {pool}"), op: Box::new(op), cache, steps }
         })
     };
     KvType::ALL.iter().flat_map(of_type).collect()
@@ -80,7 +88,7 @@ impl Sequences {
     /// The expected output of a row.
     fn expected(&self, sequence: usize, position: usize) -> Vec<Expected> {
         let selected = reference::select(&self.op, &self.scores(sequence, position));
-        let mut output = vec![0.0; self.op.top_k];
+        let mut output = vec![0.0; self.op.selection.most];
         output.iter_mut().zip(selected).for_each(|(output, position)| *output = position as f32);
         Expected::exactly(&output)
     }

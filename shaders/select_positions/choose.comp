@@ -1,6 +1,7 @@
 #version 460
-// The positions of each row with the highest scores, ascending: one workgroup for each row. The lowest of these scores is found
-// byte by byte, from the highest byte on: how many scores of those with the same higher bytes have each value of the next.
+// The positions of the pools of each row with the highest scores, then those after its last whole pool, ascending: one workgroup
+// for each row. The lowest of these scores is found byte by byte, from the highest byte on: how many scores of those with the same
+// higher bytes have each value of the next.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -11,7 +12,8 @@ layout(push_constant, scalar) uniform Push {
     Words scores;
     Floats y;
     Step step;
-    uint top_k;
+    uint most;             // positions that a row selects
+    uint pool;             // positions of a pool
     uint context;          // scores of a row
 };
 
@@ -20,17 +22,17 @@ shared uint found_lowest;
 shared uint found_wanted;
 shared uint lanes[WORKGROUP_SIZE];
 
-// The lowest selected score, and how many positions with exactly this score are selected.
-uvec2 lowest_selected(uint first_score, uint seen) {
+// The lowest selected score, and how many of the pools with exactly this score are selected.
+uvec2 lowest_selected(uint first_score, uint pools) {
     uint lane = gl_LocalInvocationID.x;
     uint lowest = 0;
     uint known = 0;        // the bits of `lowest` that are found
-    uint wanted = top_k;
+    uint wanted = (most + 1 - pool) / pool;
     for (int shift = 24; shift >= 0; shift -= 8) {
         for (uint value = lane; value < 256; value += WORKGROUP_SIZE) counts[value] = 0;
         barrier();
-        for (uint position = lane; position < seen; position += WORKGROUP_SIZE) {
-            uint score = scores.at[first_score + position];
+        for (uint index = lane; index < pools; index += WORKGROUP_SIZE) {
+            uint score = scores.at[first_score + index];
             if ((score & known) == lowest) atomicAdd(counts[(score >> shift) & 255], 1);
         }
         barrier();
@@ -72,28 +74,36 @@ void main() {
     if (row >= step.rows) return;
     uint lane = gl_LocalInvocationID.x;
     uint seen = step.positions.at[row] + 1;
-    if (seen <= top_k) {
-        for (uint i = lane; i < top_k; i += WORKGROUP_SIZE) y.at[row * top_k + i] = i < seen ? float(i) : 0.0;
+    if (seen <= most) {
+        for (uint i = lane; i < most; i += WORKGROUP_SIZE) y.at[row * most + i] = i < seen ? float(i) : 0.0;
         return;
     }
+    uint pools = seen / pool;
     uint first_score = row * context;
-    uvec2 lowest = lowest_selected(first_score, seen);
+    uvec2 lowest = lowest_selected(first_score, pools);
     uint written = 0;
     uint wanted = lowest.y;
-    for (uint start = 0; start < seen; start += WORKGROUP_SIZE) {
-        uint position = start + lane;
-        uint score = position < seen ? scores.at[first_score + position] : 0;
-        bool is_above = position < seen && score > lowest.x;
-        bool is_equal = position < seen && score == lowest.x;
+    for (uint start = 0; start < pools; start += WORKGROUP_SIZE) {
+        uint own = start + lane;
+        uint score = own < pools ? scores.at[first_score + own] : 0;
+        bool is_above = own < pools && score > lowest.x;
+        bool is_equal = own < pools && score == lowest.x;
         // Both counts in one word: a workgroup has far fewer than 65536 invocations.
         uint sums = sum_up_to(is_above ? 1 : is_equal ? 65536 : 0);
         uint all = lanes[WORKGROUP_SIZE - 1];
-        // Of the positions up to this one: those above, and of the equal ones as many as are wanted.
+        // Of the pools up to this one: those above, and of the equal ones as many as are wanted.
         uint equal = min(sums >> 16, wanted);
         uint index = written + (sums & 65535) + equal - 1;
-        if (is_above || (is_equal && (sums >> 16) <= wanted)) y.at[row * top_k + index] = float(position);
+        if (is_above || (is_equal && (sums >> 16) <= wanted)) {
+            for (uint i = 0; i < pool; i++) y.at[row * most + index * pool + i] = float(own * pool + i);
+        }
         written += (all & 65535) + min(all >> 16, wanted);
         wanted -= min(all >> 16, wanted);
         barrier();
+    }
+    uint first_after = pools * pool;
+    for (uint i = written * pool + lane; i < most; i += WORKGROUP_SIZE) {
+        uint position = first_after + i - written * pool;
+        y.at[row * most + i] = position < seen ? float(position) : 0.0;
     }
 }

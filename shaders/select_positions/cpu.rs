@@ -10,6 +10,7 @@ use crate::cpu::SharedMut;
 use crate::kv::{BLOCK_TOKENS, Layer, SCALE_GROUP, Storage, Store, StoredHead};
 use crate::op::CpuArgs;
 use crate::per_vector;
+use crate::selection::Selection;
 use crate::vector::Vector;
 
 /// Rows whose scores are in memory at once.
@@ -45,7 +46,7 @@ pub(super) fn select(op: &SelectPositions, args: &mut CpuArgs<'_>) {
     let [query, weight] = [args.inputs[0], args.inputs[2]];
     let longest = batch.positions.iter().max().map_or(0, |last| *last as usize + 1);
     let stride = longest.next_multiple_of(BLOCK_TOKENS);
-    let pieces = longest.div_ceil(PIECE_TOKENS);
+    let (pieces, most) = (longest.div_ceil(PIECE_TOKENS), op.selection.most);
     let (scores, output) = (SharedMut::new(&mut *args.scratch), SharedMut::new(args.outputs[0]));
     for first in (0..args.rows).step_by(ROWS) {
         let rows = ROWS.min(args.rows - first);
@@ -54,7 +55,7 @@ pub(super) fn select(op: &SelectPositions, args: &mut CpuArgs<'_>) {
             let row = first + index;
             let seen = batch.positions[row] as usize + 1;
             let positions = piece * PIECE_TOKENS..seen.min((piece + 1) * PIECE_TOKENS);
-            if seen <= op.top_k || positions.is_empty() {
+            if seen <= op.selection.most || positions.is_empty() {
                 return;
             }
             let len = positions.len().next_multiple_of(BLOCK_TOKENS);
@@ -74,9 +75,8 @@ pub(super) fn select(op: &SelectPositions, args: &mut CpuArgs<'_>) {
             let row = first + index;
             let seen = batch.positions[row] as usize + 1;
             // SAFETY: the task owns the scores and the output of its row.
-            let (scores, output) =
-                unsafe { (scores.slice(index * stride, stride), output.slice(row * op.top_k, op.top_k)) };
-            choose(&scores[..seen], output);
+            let (scores, output) = unsafe { (scores.slice(index * stride, stride), output.slice(row * most, most)) };
+            choose(op.selection, &mut scores[..seen], output);
         });
     }
 }
@@ -175,21 +175,37 @@ unsafe fn add_heads<V: Vector, H: StoredHead, const N: usize>(
     score
 }
 
-/// Writes the positions of the highest scores, as many as `output` has, ascending; 0 after the last one.
-fn choose(scores: &[f32], output: &mut [f32]) {
-    if scores.len() <= output.len() {
-        return choose_all(scores.len(), output);
+/// Writes the selected positions, ascending; 0 after the last one. `scores` are those of the positions that the row sees.
+fn choose(selection: Selection, scores: &mut [f32], output: &mut [f32]) {
+    let (seen, pool) = (scores.len(), selection.pool);
+    if seen <= selection.most {
+        return choose_all(seen, output);
     }
-    let (lowest, mut wanted) = lowest_selected(scores, output.len());
+    let pools = of_pools(scores, pool);
+    let (lowest, mut wanted) = lowest_selected(pools, selection.pools());
     let mut next = 0;
-    for (position, order) in scores.iter().map(|score| order(*score)).enumerate() {
+    let mut write = |positions: Range<usize>| {
+        output[next..].iter_mut().zip(positions.clone()).for_each(|(output, position)| *output = position as f32);
+        next += positions.len();
+    };
+    for (index, order) in pools.iter().map(|score| order(*score)).enumerate() {
         let is_wanted = order == lowest && wanted > 0;
         wanted -= usize::from(is_wanted);
         if order > lowest || is_wanted {
-            output[next] = position as f32;
-            next += 1;
+            write(index * pool..(index + 1) * pool);
         }
     }
+    write(pools.len() * pool..seen);
+    output[next..].fill(0.0);
+}
+
+/// The scores of whole pools, which are those of their last positions, in the place of the first scores.
+fn of_pools(scores: &mut [f32], pool: usize) -> &[f32] {
+    let count = scores.len() / pool;
+    if pool > 1 {
+        (0..count).for_each(|index| scores[index] = scores[index * pool + pool - 1]);
+    }
+    &scores[..count]
 }
 
 /// Writes the first `count` positions; 0 after the last one.

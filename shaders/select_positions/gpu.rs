@@ -30,7 +30,8 @@ fn score(op: &SelectPositions, index: Region, args: &GpuArgs<'_>) -> Dispatch {
         .address(args.scratch.address)
         .address(args.step)
         .size(op.n_heads)
-        .size(op.top_k)
+        .size(op.selection.most)
+        .size(op.selection.pool)
         .size(args.context_tokens);
     let size = args.workgroup_size();
     let mut constants = vec![(0, size)];
@@ -53,7 +54,8 @@ fn choose(op: &SelectPositions, args: &GpuArgs<'_>) -> Dispatch {
         .address(args.scratch.address)
         .address(output.address)
         .address(args.step)
-        .size(op.top_k)
+        .size(op.selection.most)
+        .size(op.selection.pool)
         .size(args.context_tokens);
     Dispatch {
         module: Module::SelectPositionsChoose,

@@ -19,6 +19,7 @@ mod tests;
 
 use crate::kv::{KvShape, MAX_HEAD_DIM};
 use crate::op::ShapeError;
+use crate::selection::Selection;
 
 pub use cases::cases;
 
@@ -26,21 +27,26 @@ pub use cases::cases;
 /// highest scores. Of equal scores the one at the lower position is higher. A row that sees at most `top_k` positions
 /// selects all.
 ///
+/// Positions may be selected in [pools](Selection): as many whole pools with the highest scores as have `top_k` positions
+/// together, and all positions after the last whole pool. The score of a pool is that of its last position, whose key stands for
+/// all ([`PoolRows`](crate::pool_rows::PoolRows)).
+///
 /// For a row at position `p` and `t <= p`: `s[t] = sum_h w[h] max(0, q[h]·k[t])`. A positive factor of all scores would change
 /// no selection, so there is none.
 ///
 /// - Inputs: query [rows, n_heads * key_dim], key [rows, key_dim], weights w [rows, n_heads]; output
-///   [rows, top_k]: the selected positions as numbers, ascending; 0 after the last one.
+///   [rows, top_k + pool - 1]: the selected positions as numbers, ascending; 0 after the last one.
 /// - A score is one chain of additions over the heads, each of one chain over the dimensions. So a selection depends
 ///   neither on the chunks of the prompt nor on other sequences.
 /// - Source: DeepSeek-AI 2025, "DeepSeek-V3.2: Pushing the Frontier of Open Large Language Models", 2.1. Its rotation of
-///   queries and keys by a Hadamard matrix changes no product, so there is none.
+///   queries and keys by a Hadamard matrix changes no product, so there is none. Pools: GLM-5 Team 2026, "GLM-5.3-Flash" and
+///   its reference code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SelectPositions {
     layer: usize,
     n_heads: usize,
     key_dim: usize,
-    top_k: usize,
+    selection: Selection,
 }
 
 /// Positions are numbers in float32, which has all integers up to this one.
@@ -60,13 +66,24 @@ impl SelectPositions {
                 return Err(ShapeError::Mismatch { op: "select_positions", what: what.into(), found, expected });
             }
         }
-        Ok(SelectPositions { layer, n_heads, key_dim, top_k })
+        Ok(SelectPositions { layer, n_heads, key_dim, selection: Selection::new(top_k, 1) })
     }
 
-    /// The most positions of a row.
+    /// The same in pools of this many positions.
+    ///
+    /// # Errors
+    /// [`ShapeError`] when `top_k` positions are not whole pools.
+    pub fn pooled(self, pool: usize) -> Result<Self, ShapeError> {
+        let top_k = self.selection.most;
+        let remainder = top_k.checked_rem(pool).unwrap_or(top_k);
+        ShapeError::check("select_positions", format!("{top_k} positions modulo {pool}"), remainder, 0)?;
+        Ok(SelectPositions { selection: Selection::new(top_k, pool), ..self })
+    }
+
+    /// How many positions a row selects.
     #[must_use]
-    pub fn top_k(&self) -> usize {
-        self.top_k
+    pub fn selection(&self) -> Selection {
+        self.selection
     }
 
     /// The shape of the index keys.

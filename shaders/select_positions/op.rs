@@ -21,7 +21,7 @@ impl Op for SelectPositions {
         for ((what, expected), found) in expected.into_iter().zip(inputs) {
             ShapeError::check(self.name(), what, *found, expected)?;
         }
-        Ok(vec![self.top_k])
+        Ok(vec![self.selection.most])
     }
 
     fn state_layer(&self) -> Option<usize> {
@@ -36,7 +36,7 @@ impl Op for SelectPositions {
     /// rows of a sequence.
     fn cost(&self, args: &CostArgs<'_>) -> Cost {
         let batch = &args.batch;
-        let scored = |position: &u32| Some(*position as usize + 1).filter(|seen| *seen > self.top_k);
+        let scored = |position: &u32| Some(*position as usize + 1).filter(|seen| *seen > self.selection.most);
         let scores: usize = batch.positions.iter().filter_map(scored).sum();
         let starts: Vec<usize> = batch.run_starts().collect();
         let ends = starts.iter().skip(1).copied().chain([batch.sequences.len()]).filter(|end| *end > 0);

@@ -14,12 +14,18 @@ pub fn scores(op: &SelectPositions, position: usize, query: &[f32], weight: &[f3
     key.chunks_exact(op.key_dim).take(position + 1).map(score).collect()
 }
 
-/// The positions with the `top_k` highest scores, ascending.
+/// The selected positions, ascending: all, or those of the pools with the highest scores and those after the last whole pool.
 #[must_use]
 pub fn select(op: &SelectPositions, scores: &[f64]) -> Vec<usize> {
-    let mut positions: Vec<usize> = (0..scores.len()).collect();
-    positions.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
-    positions.truncate(op.top_k);
-    positions.sort_unstable();
-    positions
+    let (seen, pool) = (scores.len(), op.selection.pool);
+    if seen <= op.selection.most {
+        return (0..seen).collect();
+    }
+    let last = |index: &usize| scores[index * pool + pool - 1];
+    let mut pools: Vec<usize> = (0..seen / pool).collect();
+    pools.sort_by(|a, b| last(b).total_cmp(&last(a)));
+    pools.truncate(op.selection.pools());
+    pools.sort_unstable();
+    let of_pools = pools.into_iter().flat_map(|index| index * pool..(index + 1) * pool);
+    of_pools.chain(seen / pool * pool..seen).collect()
 }

@@ -1,6 +1,6 @@
 #version 460
-// The scores of the positions of each row's sequence up to its own, as numbers of the same order: one invocation for each
-// position. Rows that select all positions need no scores.
+// The scores of the whole pools of each row's sequence up to its own position, as numbers of the same order: one invocation for
+// each pool, whose last position has its key. Rows that select all positions need no scores.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -16,7 +16,8 @@ layout(push_constant, scalar) uniform Push {
     Words scores;
     Step step;
     uint n_heads;
-    uint top_k;
+    uint most;             // positions that a row selects
+    uint pool;             // positions of a pool
     uint context;          // scores of a row
 };
 
@@ -58,14 +59,15 @@ void main() {
     uint row = gl_WorkGroupID.y;
     if (row >= step.rows) return;
     uint own = step.positions.at[row];
-    if (own < top_k) return;
+    if (own < most) return;
     uint table_start = step.table_starts.at[step.sequences.at[row]];
-    for (uint position = gl_GlobalInvocationID.x; position <= own; position += gl_NumWorkGroups.x * WORKGROUP_SIZE) {
+    for (uint index = gl_GlobalInvocationID.x; index < (own + 1) / pool; index += gl_NumWorkGroups.x * WORKGROUP_SIZE) {
+        uint position = index * pool + pool - 1;
         uint64_t record = record_of(keys, KEY_STRIDE, step, table_start, position, 1, 0);
         float score = 0.0;
         for (uint head = 0; head < n_heads; head += HEADS) {
             score = score_of(head, record, position % BLOCK_TOKENS, score);
         }
-        scores.at[row * context + position] = order_of(score);
+        scores.at[row * context + index] = order_of(score);
     }
 }

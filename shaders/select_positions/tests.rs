@@ -27,7 +27,8 @@ fn run(
 ) -> Vec<Vec<f32>> {
     let step = sequences.case_step(ranges);
     let rows = step.rows.most();
-    let mut output = vec![f32::NAN; rows * op.top_k];
+    let most = op.selection.most;
+    let mut output = vec![f32::NAN; rows * most];
     op.run_cpu(&mut CpuArgs {
         kernel,
         activation_bits: ActivationBits::default(),
@@ -41,7 +42,7 @@ fn run(
         inputs: &step.inputs.iter().map(Vec::as_slice).collect::<Vec<_>>(),
         outputs: &mut [&mut output],
     });
-    output.chunks_exact(op.top_k).map(<[f32]>::to_vec).collect()
+    output.chunks_exact(most).map(<[f32]>::to_vec).collect()
 }
 
 proptest! {
@@ -69,11 +70,11 @@ proptest! {
 
     #[test]
     fn chunks_and_neighbours_change_no_position(
-        n_heads in 1usize..9, key_dim in 1usize..40, top_k in 1usize..20, kv_type in prop::sample::select(KvType::ALL),
-        len in 2usize..100, cut in 1usize..99, integers: bool, seed: u64,
+        n_heads in 1usize..9, key_dim in 1usize..40, pools in 1usize..20, kv_type in prop::sample::select(KvType::ALL),
+        pool in prop::sample::select(&[1usize, 3, 16]), len in 2usize..100, cut in 1usize..99, integers: bool, seed: u64,
     ) {
         let cut = cut.min(len - 1);
-        let op = SelectPositions::new(1, [n_heads, key_dim, top_k]).unwrap();
+        let op = SelectPositions::new(1, [n_heads, key_dim, pools * pool]).and_then(|op| op.pooled(pool)).unwrap();
         let make = |count, salt| if integers { whole(count, seed ^ salt) } else { values(seed ^ salt, count) };
         let sequences = Sequences::new(op, &[len, 50], make);
         for kernel in supported_kernels() {
@@ -94,6 +95,9 @@ fn impossible_sizes_are_refused() {
     assert_eq!(refused([8, 577, 8]), "select_positions: key_dim is 577, but must be between 1 and 576");
     let op = SelectPositions::new(0, [2, 8, 4]).unwrap();
     assert_eq!(op.output_widths(&[16, 8, 2]), Ok(vec![4]));
+    assert_eq!(op.pooled(2).unwrap().output_widths(&[16, 8, 2]), Ok(vec![5]));
+    let error = op.pooled(3).unwrap_err().to_string();
+    assert_eq!(error, "select_positions: 4 positions modulo 3 is 1, but must be 0");
     let error = op.output_widths(&[16, 8, 3]).unwrap_err().to_string();
     assert_eq!(error, "select_positions: number of weights is 3, but must be 2");
 }

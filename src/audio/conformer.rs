@@ -113,7 +113,7 @@ impl Conformer {
             softcap: Some(self.softcap),
             sinks: None,
             slopes: None,
-            most_selected: None,
+            selection: None,
         };
         let attended = blocks.graph.push_one(op.checked()?, &[query, key, projected[2]])?;
         Ok(blocks.linear(&[(format!("{stem}.attn_out"), hidden)], attended)?[0])

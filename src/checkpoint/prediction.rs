@@ -39,7 +39,7 @@ pub struct PredictionLayer<'a> {
 }
 
 impl<'a> PredictionLayer<'a> {
-    /// The layer of a checkpoint; `None` if it has none.
+    /// The layer of a checkpoint; `None` if it has none, or has several residual streams: the layer would be the only one with one.
     ///
     /// # Errors
     /// [`GgufError`] when a key is missing or of the wrong type.
@@ -48,7 +48,8 @@ impl<'a> PredictionLayer<'a> {
         let key = |name: &str| format!("{architecture}.{name}");
         let extra = whole.optional_u32(&key("nextn_predict_layers"))?.unwrap_or(0) as usize;
         let layer = (whole.u32(&key("block_count"))? as usize).saturating_sub(extra);
-        if extra == 0 || whole.tensor(&format!("blk.{layer}.{JOINS}")).is_none() {
+        let has_streams = whole.value(&key("hyper_connection.count")).is_some();
+        if extra == 0 || has_streams || whole.tensor(&format!("blk.{layer}.{JOINS}")).is_none() {
             return Ok(None);
         }
         let metadata = whole.metadata().iter().map(|(name, value)| {

@@ -114,7 +114,7 @@ mod tests {
             softcap: None,
             sinks: None,
             slopes: None,
-            most_selected: None,
+            selection: None,
         };
         let plain = hash(&attention(None, 0.25));
         assert_eq!(plain, hash(&attention(None, 0.25)));

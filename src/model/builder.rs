@@ -10,6 +10,7 @@ use cuelight_shaders::op::ShapeError;
 use cuelight_shaders::reorder_columns::ReorderColumns;
 use cuelight_shaders::rms_norm::RmsNorm;
 use cuelight_shaders::scale::Scale;
+use cuelight_shaders::selection::Selection;
 use cuelight_shaders::weight::Weight;
 
 use super::arch::{Family, NormKind};
@@ -35,8 +36,8 @@ pub struct Builder<'a> {
     pub projections: Projections,
     /// The norms over whole rows that have a weight.
     pub norms: Vec<RowNorm>,
-    /// The positions that the newest layer with an indexer has selected, [rows, top_k].
-    pub selected_positions: Option<ValueId>,
+    /// The positions that the newest layer with an indexer has selected, and how many those of a row are.
+    pub selected_positions: Option<(ValueId, Selection)>,
     /// Of each layer with heads whose weights leave the engine: their number and the weights, [hidden rows, heads * encoder rows].
     pub alignments: Vec<(usize, ValueId)>,
 }

@@ -70,7 +70,7 @@ pub(super) fn means(builder: &mut Builder<'_>, kv: KvShape, x: ValueId) -> Resul
         softcap: None,
         sinks: None,
         slopes: None,
-        most_selected: None,
+        selection: None,
     };
     Ok(builder.graph.push_one(attention.checked()?, &[x, x, x])?)
 }

@@ -41,6 +41,9 @@ impl fmt::Display for MixerSpec {
             MixerSpec::LatentAttention(attention, sizes, selection) => {
                 write!(f, "latent attention, {} heads of rank {}", attention.heads.n_heads, sizes.rank)?;
                 match selection {
+                    Some(PositionSelection::Own(indexer)) if indexer.pool > 1 => {
+                        write!(f, ", selects {} positions in pools of {}", indexer.top_k, indexer.pool)
+                    }
                     Some(PositionSelection::Own(indexer)) => write!(f, ", selects {} positions", indexer.top_k),
                     Some(PositionSelection::OfEarlierLayer) => f.write_str(", positions of an earlier layer"),
                     None => Ok(()),

@@ -26,11 +26,12 @@ mod windows;
 
 use cuelight_shaders::attention::{KvShape, Window};
 use cuelight_shaders::lanes::softplus;
+use cuelight_shaders::stream_gates::MOST_STREAMS as MOST_HYPER_STREAMS;
 use cuelight_shaders::xielu::Xielu;
 
 use super::arch::{EmbeddingScale, Family, FeedForward, LogitScale, NormKind};
 use super::error::ModelError;
-use super::layer::{DrafterSpec, LayerSpec, StreamSizes};
+use super::layer::{DrafterSpec, HyperSizes, LayerSpec, StreamConnections, StreamSizes};
 use crate::checkpoint::Checkpoint;
 use crate::embedding::Pooling;
 use crate::sample::DenoisingRule;
@@ -49,6 +50,9 @@ const RANK: u32 = 4;
 
 /// Most residual streams. A larger number means a damaged file.
 const MOST_STREAMS: usize = 64;
+
+/// Most rounds that balance how hyper-connections mix streams. A larger number means a damaged file.
+const MOST_ROUNDS: usize = 1000;
 
 /// The sizes and constants of a model. Every value is within its allowed range.
 #[derive(Debug, Clone, PartialEq)]
@@ -200,6 +204,13 @@ impl Keys<'_> {
     }
 
     fn streams(&self) -> Result<Option<StreamSizes>, ModelError> {
+        match self.alternating_streams()? {
+            Some(streams) => Ok(Some(streams)),
+            None => self.hyper_connected_streams(),
+        }
+    }
+
+    fn alternating_streams(&self) -> Result<Option<StreamSizes>, ModelError> {
         const COUNT: &str = "altup.num_inputs";
         const ACTIVE: &str = "altup.active_idx";
         let Some(count) = self.optional_size(COUNT)?.filter(|count| *count > 1) else { return Ok(None) };
@@ -210,7 +221,22 @@ impl Keys<'_> {
         if active >= count {
             return Err(self.invalid(ACTIVE, active, format!("below {count}")));
         }
-        Ok(Some(StreamSizes { count, active }))
+        Ok(Some(StreamSizes { count, connections: StreamConnections::Alternating { active } }))
+    }
+
+    fn hyper_connected_streams(&self) -> Result<Option<StreamSizes>, ModelError> {
+        const COUNT: &str = "hyper_connection.count";
+        const ROUNDS: &str = "hyper_connection.sinkhorn_iterations";
+        let Some(count) = self.optional_size(COUNT)? else { return Ok(None) };
+        if !(2..=MOST_HYPER_STREAMS).contains(&count) {
+            return Err(self.invalid(COUNT, count, format!("between 2 and {MOST_HYPER_STREAMS}")));
+        }
+        let rounds = self.size(ROUNDS)?;
+        if rounds > MOST_ROUNDS {
+            return Err(self.invalid(ROUNDS, rounds, format!("at most {MOST_ROUNDS}")));
+        }
+        let sizes = HyperSizes { rounds, epsilon: self.positive("hyper_connection.epsilon")? };
+        Ok(Some(StreamSizes { count, connections: StreamConnections::Hyper(sizes) }))
     }
 
     /// The parameters of xIELU, of which each key has one for each layer.

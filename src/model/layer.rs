@@ -7,6 +7,7 @@ use cuelight_shaders::causal_conv::CausalConv;
 use cuelight_shaders::experts::{Groups, RouteWeighting, Scoring};
 use cuelight_shaders::gated_delta::{DecayForm, DeltaShape};
 use cuelight_shaders::layer_state::LayerState;
+use cuelight_shaders::pool_rows::PoolRows;
 use cuelight_shaders::recurrent::StatePart;
 use cuelight_shaders::rope::RopeAxes;
 use cuelight_shaders::selective_scan::ScanShape;
@@ -51,12 +52,33 @@ impl DrafterSpec {
 }
 
 /// The residual streams of a model that has several.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StreamSizes {
     /// Streams of each row, at least two.
     pub count: usize,
-    /// The stream that layers compute with.
-    pub active: usize,
+    /// How layers read and update them.
+    pub connections: StreamConnections,
+}
+
+/// How layers read and update residual streams.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum StreamConnections {
+    /// A layer computes with a prediction of one of them, and corrects all.
+    Alternating {
+        /// The stream that layers compute with.
+        active: usize,
+    },
+    /// Each half of a layer reads a combination, and mixes the streams when it adds its output.
+    Hyper(HyperSizes),
+}
+
+/// The constants of hyper-connections.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HyperSizes {
+    /// Rounds that balance how streams are mixed.
+    pub rounds: usize,
+    /// Added to gates and sums.
+    pub epsilon: f32,
 }
 
 /// How rows of a sequence exchange information.
@@ -106,8 +128,9 @@ impl MixerSpec {
             MixerSpec::Attention(attention) if attention.reads_layer.is_some() => LayerState::NONE,
             MixerSpec::Attention(attention) => LayerState::of_kv(attention.kv_shape()),
             MixerSpec::LatentAttention(attention, sizes, selection) => LayerState {
+                kv: attention.latent_shape(*sizes),
                 index: selection.map_or(KvShape::NONE, PositionSelection::index),
-                ..LayerState::of_kv(attention.latent_shape(*sizes))
+                recurrent_len: selection.map_or(0, |selection| selection.pool_state(0).len),
             },
             MixerSpec::GatedDelta(delta) | MixerSpec::KeyDelta(delta) => {
                 LayerState::recurrent(len_of(&delta.state_parts(0)))
@@ -314,6 +337,16 @@ impl PositionSelection {
             PositionSelection::OfEarlierLayer => KvShape::NONE,
         }
     }
+
+    /// The state of the newest pool, in layer number `layer`; empty if positions are selected one by one.
+    #[must_use]
+    pub fn pool_state(self, layer: usize) -> StatePart {
+        let len = match self {
+            PositionSelection::Own(indexer) => PoolRows::state_len(indexer.head_dim, indexer.pool),
+            PositionSelection::OfEarlierLayer => 0,
+        };
+        StatePart { layer, start: 0, len }
+    }
 }
 
 /// The sizes of an indexer.
@@ -325,6 +358,8 @@ pub struct Indexer {
     pub head_dim: usize,
     /// Positions that a row selects.
     pub top_k: usize,
+    /// Adjacent positions that are selected together, by one key; 1 if each has its own.
+    pub pool: usize,
     /// Which two values of a head form a rotated pair.
     pub rope_pairs: RopePairs,
 }

@@ -27,9 +27,6 @@ use super::layer::{AttentionLayer, Heads, LatentSizes, MixerSpec, PositionSelect
 use crate::graph::ValueId;
 use rotation::rotate;
 
-/// Added to the mean square in the norms of latent vectors. No file has it, and it is not that of the other norms.
-const LATENT_EPSILON: f32 = 1e-6;
-
 /// Appends a layer's mixer. `x` and the result are [rows, hidden_size].
 ///
 /// # Errors
@@ -150,7 +147,7 @@ fn attention_op(builder: &Builder<'_>, layer: usize, attention: &AttentionLayer,
         softcap: builder.h.attention_softcap,
         sinks: None,
         slopes: attention.max_alibi_bias.map(|bias| slopes(attention.heads.n_heads, bias)),
-        most_selected: None,
+        selection: None,
     }
 }
 
@@ -325,27 +322,46 @@ fn latent_attention(
         Some(selection) => Some(indexer::select(builder, layer, (attention, selection), [x, query_input])?),
         None => None,
     };
-
-    let sections = builder.graph.push(SplitHeads { first: key_dim, second: rotary }, &[query])?;
-    let shared = builder.graph.push(SplitHeads { first: rank, second: rotary }, &[latent_and_key])?;
-    let norm = format!("blk.{layer}.attn_kv_a_norm.weight");
-    let latent = builder.grouped_norm_with(&norm, (rank, LATENT_EPSILON), shared[0])?;
-    let rotated = match attention.rope {
-        Some(rope) => rotate(builder, (rope, rotary), rotary, &[sections[1], shared[1]])?,
-        None => vec![sections[1], shared[1]],
-    };
-
-    let absorbed = per_head(builder, layer, ("attn_k_b", n_heads), [rank, key_dim], sections[0])?;
-    let join = || JoinHeads { first: rank, second: rotary };
-    let query = builder.graph.push_one(join(), &[absorbed, rotated[0]])?;
-    let key = builder.graph.push_one(join(), &[latent, rotated[1]])?;
+    let [query, key] = absorb_keys(builder, layer, (attention, sizes), [query, latent_and_key])?;
     let op = attention_op(builder, layer, attention, attention.latent_shape(sizes));
-    let op = Attention { most_selected: selected.map(|selected| builder.graph.width(selected)), ..op };
-    let inputs: Vec<ValueId> = [query, key].into_iter().chain(selected).collect();
+    let op = Attention { selection: selected.map(|(_, selection)| selection), ..op };
+    let inputs: Vec<ValueId> = [query, key].into_iter().chain(selected.map(|(positions, _)| positions)).collect();
     let attended = builder.graph.push_one(op.checked()?, &inputs)?;
     let values = per_head(builder, layer, ("attn_v_b", n_heads), [value_dim, rank], attended)?;
     let values = gated_by_projection(builder, layer, (n_heads, value_dim), [x, values])?;
     Ok(builder.linear(layer, &[("attn_output", builder.h.hidden_size)], values)?[0])
+}
+
+/// The queries of latent vectors and the keys: the latent vector, normed, and the rotated section where there is one.
+fn absorb_keys(
+    builder: &mut Builder<'_>,
+    layer: usize,
+    (attention, LatentSizes { rank, key_dim, .. }): (&AttentionLayer, LatentSizes),
+    [query, latent_and_key]: [ValueId; 2],
+) -> Result<[ValueId; 2], BuildError> {
+    let Heads { n_heads, rotary_dim: rotary, .. } = attention.heads;
+    let norm = (format!("blk.{layer}.attn_kv_a_norm.weight"), latent_epsilon(builder));
+    let keys = ("attn_k_b", n_heads);
+    if rotary == 0 {
+        let absorbed = per_head(builder, layer, keys, [rank, key_dim], query)?;
+        return Ok([absorbed, builder.grouped_norm_with(&norm.0, (rank, norm.1), latent_and_key)?]);
+    }
+    let sections = builder.graph.push(SplitHeads { first: key_dim, second: rotary }, &[query])?;
+    let shared = builder.graph.push(SplitHeads { first: rank, second: rotary }, &[latent_and_key])?;
+    let latent = builder.grouped_norm_with(&norm.0, (rank, norm.1), shared[0])?;
+    let rotated = match attention.rope {
+        Some(rope) => rotate(builder, (rope, rotary), rotary, &[sections[1], shared[1]])?,
+        None => vec![sections[1], shared[1]],
+    };
+    let absorbed = per_head(builder, layer, keys, [rank, key_dim], sections[0])?;
+    let join = || JoinHeads { first: rank, second: rotary };
+    let query = builder.graph.push_one(join(), &[absorbed, rotated[0]])?;
+    Ok([query, builder.graph.push_one(join(), &[latent, rotated[1]])?])
+}
+
+/// Added to the mean square in the norms of latent vectors.
+fn latent_epsilon(builder: &Builder<'_>) -> f32 {
+    builder.family.attention.latent_epsilon.unwrap_or(builder.h.norm_epsilon)
 }
 
 /// The queries of all heads, the latent vector with the rotated section of the key, and the input of the query projection.
@@ -363,7 +379,7 @@ fn project_latent(
     };
     let projected = builder.linear(layer, &[("attn_q_a", query_rank), latent], x)?;
     let norm = format!("blk.{layer}.attn_q_a_norm.weight");
-    let query = builder.grouped_norm_with(&norm, (query_rank, LATENT_EPSILON), projected[0])?;
+    let query = builder.grouped_norm_with(&norm, (query_rank, latent_epsilon(builder)), projected[0])?;
     Ok([builder.linear(layer, &[("attn_q_b", query_width)], query)?[0], projected[1], query])
 }
 

@@ -60,6 +60,7 @@ use arch::{EmbeddingNorm, Norms};
 use builder::{BuildError, Builder, RowNorm};
 use hyperparameters::{HyperParameters, POSITIONS};
 use layer::{FeedForwardSpec, MixerSpec};
+use streams::Reading;
 
 pub use error::ModelError;
 
@@ -263,24 +264,26 @@ fn build_halves(
     let (sum, mixer_input) = match &spec.mixer {
         MixerSpec::None => (x, x),
         mixer => {
-            let normed = given.map_or_else(|| layer_norm(builder, layer, before_mixer, x), Ok)?;
+            let reading = streams::read_half(builder, layer, "hc_attn", x)?;
+            let normed = given.map_or_else(|| layer_norm(builder, layer, before_mixer, reading.input), Ok)?;
             let mixed = mixer::mix(builder, layer, mixer, normed)?;
-            let sum = add_branch(builder, layer, (spec.norms, after_mixer), [x, mixed])?;
+            let sum = add_branch(builder, layer, (spec.norms, after_mixer), (reading, mixed))?;
             (low_rank::add(builder, layer, [sum, normed])?, normed)
         }
     };
     match &spec.feed_forward {
         FeedForwardSpec::None => Ok(sum),
         feed_forward => {
+            let reading = streams::read_half(builder, layer, "hc_ffn", sum)?;
             let (residual, normed) = if !spec.is_parallel {
-                (sum, layer_norm(builder, layer, before_ffn, sum)?)
+                (reading.input, layer_norm(builder, layer, before_ffn, reading.input)?)
             } else if before_ffn.is_some_and(|stem| builder.weights.has(&format!("blk.{layer}.{stem}.weight"))) {
                 (x, layer_norm(builder, layer, before_ffn, x)?)
             } else {
                 (x, mixer_input)
             };
             let fed = ffn::feed_forward(builder, layer, feed_forward, [residual, normed])?;
-            add_branch(builder, layer, (spec.norms, after_ffn), [sum, fed])
+            add_branch(builder, layer, (spec.norms, after_ffn), (reading, fed))
         }
     }
 }
@@ -291,11 +294,11 @@ fn add_branch(
     builder: &mut Builder<'_>,
     layer: usize,
     (norms, norm): (Norms, Option<&str>),
-    [x, branch]: [ValueId; 2],
+    (reading, branch): (Reading, ValueId),
 ) -> Result<ValueId, BuildError> {
     if norms == Norms::AfterSum {
         let scaled = scaled(builder, builder.h.residual_scale, branch)?;
-        let sum = builder.graph.push_one(Add, &[x, scaled])?;
+        let sum = streams::add_half(builder, reading, scaled)?;
         return layer_norm(builder, layer, norm, sum);
     }
     let normed = match (norm, builder.family.epsilon_after) {
@@ -306,7 +309,7 @@ fn add_branch(
         _ => layer_norm(builder, layer, norm, branch)?,
     };
     let scaled = scaled(builder, builder.h.residual_scale, normed)?;
-    Ok(builder.graph.push_one(Add, &[x, scaled])?)
+    streams::add_half(builder, reading, scaled)
 }
 
 /// The tensors of the norms before and after the mixer, and before and after the feed-forward.

@@ -1,10 +1,10 @@
 //! The table of shapes: one row per model, with the values of the publisher's `config.json`.
 
 use super::series::{
-    GEMMA_2, GEMMA_3, GEMMA_4, GEMMA_4_KEYS, GPT_OSS, LFM_2, LFM_2_LAYERS, LFM_2_MOE_LAYERS, LFM_3_LAYERS, LING_3_KEYS,
-    LING_3_LAYERS, LLAMA_3, NEMOTRON_2_LAYERS, NEMOTRON_3_LAYERS, NEMOTRON_3_TENSORS, NEMOTRON_H,
-    QUERY_KEY_VALUE_BIASES, QWEN_2, QWEN_3, QWEN_3_5, QWEN_3_MOE, SMOLLM_2, StateSpace, delta_keys, granite_4_keys,
-    nemotron_keys, state_space_tensors,
+    GEMMA_2, GEMMA_3, GEMMA_4, GEMMA_4_KEYS, GLM_5_FLASH_KEYS, GLM_5_FLASH_LAYERS, GPT_OSS, LFM_2, LFM_2_LAYERS,
+    LFM_2_MOE_LAYERS, LFM_3_LAYERS, LING_3_KEYS, LING_3_LAYERS, LLAMA_3, NEMOTRON_2_LAYERS, NEMOTRON_3_LAYERS,
+    NEMOTRON_3_TENSORS, NEMOTRON_H, QUERY_KEY_VALUE_BIASES, QWEN_2, QWEN_3, QWEN_3_5, QWEN_3_MOE, SMOLLM_2, StateSpace,
+    delta_keys, granite_4_keys, nemotron_keys, state_space_tensors,
 };
 use super::shape::{ExpertShape, Key, OptionalTensor, RopeStretch, Shape};
 use super::vocabulary::Vocabulary;
@@ -557,6 +557,34 @@ pub const MODELS: &[Shape] = &[
             OptionalTensor::of_layers("ssm_conv1d_q.weight", LING_3_LAYERS, 'k'),
             OptionalTensor { rows: 32, ..OptionalTensor::new("attn_gate.weight") },
             OptionalTensor::of_layers("ffn_gate_inp.weight", "ddeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee", 'e'),
+            OptionalTensor::new("exp_probs_b.bias"),
+        ],
+        ..LLAMA_3
+    },
+    Shape {
+        name: "glm-5.3-flash",
+        title: "GLM 5.3 Flash",
+        architecture: "glm5-next",
+        parameters: 313_326_815_358,
+        n_layers: 45,
+        hidden_size: 4096,
+        intermediate_size: 12288,
+        n_heads: 64,
+        vocab_size: 154_880,
+        vocabulary: Vocabulary::BytePair { pre_tokenizer: "glm4" },
+        context_train: 1_048_576,
+        rms_norm_epsilon: 1e-5,
+        rope_stretch: RopeStretch::None,
+        rotary_dim: Some(0),
+        experts: Some(ExpertShape { count: 288, used: 8, intermediate_size: 2048, shared_size: 2048 }),
+        keys: &GLM_5_FLASH_KEYS,
+        optional: &[
+            OptionalTensor::of_layers("ssm_conv1d_q.weight", GLM_5_FLASH_LAYERS, 'k'),
+            OptionalTensor::of_layers("indexer.attn_k.weight", GLM_5_FLASH_LAYERS, 'l'),
+            OptionalTensor { rows: 1536, ..OptionalTensor::of_layers("attn_q_a.weight", GLM_5_FLASH_LAYERS, 'l') },
+            OptionalTensor { rows: 128, ..OptionalTensor::of_layers("ssm_f_b.weight", GLM_5_FLASH_LAYERS, 'k') },
+            OptionalTensor { rows: 128, ..OptionalTensor::of_layers("ssm_g_b.weight", GLM_5_FLASH_LAYERS, 'k') },
+            OptionalTensor::of_layers("ffn_gate_inp.weight", "dddeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee", 'e'),
             OptionalTensor::new("exp_probs_b.bias"),
         ],
         ..LLAMA_3

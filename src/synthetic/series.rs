@@ -192,6 +192,35 @@ pub(super) const LING_3_KEYS: [(&str, Key); 15] = [
     ("expert_group_used_count", Key::Size(4)),
 ];
 
+/// Letters as of [`LING_3_LAYERS`].
+pub(super) const GLM_5_FLASH_LAYERS: Letters = "kkkl";
+
+pub(super) const GLM_5_FLASH_KEYS: [(&str, Key); 22] = [
+    ("attention.head_count_kv", Key::Sizes(GLM_5_FLASH_LAYERS, [('l', 1), ('k', 0)])),
+    ("attention.q_lora_rank", Key::Size(1536)),
+    ("attention.kv_lora_rank", Key::Size(512)),
+    ("attention.key_length", Key::Size(512)),
+    ("attention.key_length_mla", Key::Size(256)),
+    ("attention.value_length_mla", Key::Size(256)),
+    ("attention.indexer.head_count", Key::Size(32)),
+    ("attention.indexer.key_length", Key::Size(128)),
+    ("attention.indexer.top_k", Key::Size(2048)),
+    ("attention.indexer.kpool", Key::Size(16)),
+    ("hyper_connection.count", Key::Size(4)),
+    ("hyper_connection.sinkhorn_iterations", Key::Size(20)),
+    ("hyper_connection.epsilon", Key::Number(1e-6)),
+    ("ssm.conv_kernel", Key::Size(4)),
+    ("kda.head_dim", Key::Size(128)),
+    ("kda.gate_lower_bound", Key::Number(-5.0)),
+    ("leading_dense_block_count", Key::Size(3)),
+    // The sigmoid.
+    ("expert_gating_func", Key::Size(2)),
+    ("expert_weights_norm", Key::Flag(true)),
+    ("expert_weights_scale", Key::Number(2.5)),
+    ("swiglu_clamp_exp", Key::Number(10.0)),
+    ("swiglu_clamp_shexp", Key::Number(10.0)),
+];
+
 /// `M` is a layer with a state space, `*` one of attention, `-` one with a feed-forward, `E` one with experts.
 pub(super) const NEMOTRON_2_LAYERS: Letters = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-";
 pub(super) const NEMOTRON_3_LAYERS: Letters = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME";

@@ -214,7 +214,7 @@ impl BlockBuilder<'_, '_> {
             softcap: None,
             sinks: None,
             slopes: None,
-            most_selected: None,
+            selection: None,
         };
         let attended = self.graph.push_one(op.checked()?, &[query, key, value])?;
         Ok(self.linear(&[(format!("{stem}.attn_out"), hidden)], attended)?[0])

@@ -7,6 +7,7 @@ import numpy as np
 import transformers
 from gguf import MODEL_ARCH as ARCH
 from transformers.models.bailing_hybrid import modeling_bailing_hybrid
+from transformers.models.glm5_next import modeling_glm5_next
 from transformers.models.kimi_linear import modeling_kimi_linear
 from transformers.models.qwen3_5 import modeling_qwen3_5
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
@@ -23,7 +24,7 @@ def compute_serially() -> None:
     """Makes transformers compute the delta rule token by token, for prompts too. Its form in chunks rounds differently."""
     for module in (modeling_qwen3_next, modeling_qwen3_5, modeling_qwen3_5_moe):
         module.torch_chunk_gated_delta_rule = module.torch_recurrent_gated_delta_rule
-    for module in (modeling_kimi_linear, modeling_bailing_hybrid):
+    for module in (modeling_kimi_linear, modeling_bailing_hybrid, modeling_glm5_next):
         module.chunk_kimi_delta_attention = module.recurrent_kimi_delta_attention
 
 

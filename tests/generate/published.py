@@ -194,6 +194,30 @@ def with_single_experts(state: dict[str, torch.Tensor]) -> dict[str, torch.Tenso
     return single
 
 
+GLM5_NAMES = {"model.": "model.language_model.", "forget_gate.": "", "attn_hc.": "hc_attn_", "ffn_hc.": "hc_ffn_"}
+
+
+def glm5_next(model: torch.nn.Module) -> Published:
+    """The text of a model that also sees images: three convolutions and single experts, and an object for the delta rule."""
+    weights = {}
+    for name, values in with_single_experts(state_of(model)).items():
+        for old, new in GLM5_NAMES.items():
+            name = name.replace(old, new, 1)
+        if name.endswith(".conv1d.weight"):
+            parts = zip("qkv", values.chunk(3))
+            weights |= {name.replace("conv1d", f"{kind}_conv1d"): part for kind, part in parts}
+        else:
+            weights[name] = values
+    text = model.config.to_dict()
+    delta = dict(
+        short_conv_kernel_size=text["linear_conv_kernel_dim"], head_dim=text["linear_head_dim"],
+        num_heads=text["linear_num_heads"], gate_lower_bound=text["linear_lower_bound"], safe_gate=True)  # fmt: skip
+    kinds = ["linear_attention" if kind == "linear_attention" else "full_attention" for kind in text["layer_types"]]
+    text = without(text, "linear_conv_kernel_dim", "linear_head_dim", "linear_num_heads", "linear_lower_bound", "head_dim")
+    text |= dict(linear_attn_config=delta, layer_types=kinds, first_k_dense_replace=1, mla_use_nope=True)
+    return weights, {"model_type": "glm5_next", "text_config": text, "tie_word_embeddings": text["tie_word_embeddings"]}
+
+
 STEP_NAMES = {
     "mlp.gate.weight": "moe.gate.weight", "mlp.gate.e_score_correction_bias": "moe.router_bias",
     "mlp.experts.down_proj": "moe.down_proj.weight", "mlp.shared_experts": "share_expert",
@@ -273,6 +297,7 @@ CHANGES: dict[str, Callable[[torch.nn.Module], Published]] = {
     "qwen3vl": partial(text_of_images, model_type="qwen3_vl"),
     "qwen3vlmoe": partial(text_of_images, model_type="qwen3_vl_moe"),
     "muse-glimmer": partial(text_of_images, model_type="muse_glimmer"),
+    "glm5-next": glm5_next,
     "minicpm": minicpm,
     "exaone": exaone,
     "internlm2": internlm2,

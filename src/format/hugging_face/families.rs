@@ -608,6 +608,15 @@ pub(super) const FAMILIES: &[Family] = &[
         ..PLAIN
     },
     Family {
+        model_types: &["glm5_next_text", "glm5_next"],
+        architecture: "glm5-next",
+        names: &[GLM5_NEXT, KIMI_LINEAR, LATENT, INDEXER],
+        aliases: GLM5_NEXT_ALIASES,
+        defaults: &[("scoring_func", Text("sigmoid"))],
+        lists_recurrent_heads: true,
+        ..PLAIN
+    },
+    Family {
         model_types: &["llama4_text", "llama4"],
         architecture: "llama4",
         names: &[FEED_FORWARD, LLAMA4],

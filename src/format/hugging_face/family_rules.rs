@@ -252,6 +252,18 @@ pub(super) const INDEXER: &[Rule] = &[
     ("self_attn.indexer.weights_proj", "indexer.proj", &[]),
 ];
 
+/// Several residual streams, and an indexer of pools.
+pub(super) const GLM5_NEXT: &[Rule] = &[
+    ("hc_attn_fn", "hc_attn_fn.weight", &[]),
+    ("hc_attn_base", "hc_attn_base.weight", &[]),
+    ("hc_attn_scale", "hc_attn_scale.weight", &[]),
+    ("hc_ffn_fn", "hc_ffn_fn.weight", &[]),
+    ("hc_ffn_base", "hc_ffn_base.weight", &[]),
+    ("hc_ffn_scale", "hc_ffn_scale.weight", &[]),
+    ("self_attn.indexer.index_kpool_compress_gate", "indexer_compressor_gate.weight", &[]),
+    ("self_attn.indexer.index_kpool_compress_ape", "indexer_compressor_ape.weight", &[]),
+];
+
 /// Feed-forwards under another name.
 pub(super) const FEED_FORWARD: &[Rule] = &[
     ("feed_forward.gate_proj", "ffn_gate", &[]),

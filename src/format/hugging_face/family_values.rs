@@ -81,6 +81,14 @@ pub(super) const KIMI_LINEAR_ALIASES: &[(&str, &str)] = &[
     ("scoring_func", "moe_router_activation_func"),
 ];
 
+pub(super) const GLM5_NEXT_ALIASES: &[(&str, &str)] = &[
+    ("linear_conv_kernel_dim", "linear_attn_config.short_conv_kernel_size"),
+    ("linear_head_dim", "linear_attn_config.head_dim"),
+    ("linear_lower_bound", "linear_attn_config.gate_lower_bound"),
+    ("swiglu_limits", "swiglu_limit"),
+    ("swiglu_limits_shared", "swiglu_limit"),
+];
+
 /// Configs name the epsilon as that of layer norms.
 pub(super) const LFM_ALIASES: &[(&str, &str)] = &[("rms_norm_eps", "norm_eps")];
 

@@ -65,6 +65,11 @@ const RENAMED: &[(&[&str], &str, Kind)] = &[
     (&["index_n_heads"], "attention.indexer.head_count", Size),
     (&["index_head_dim"], "attention.indexer.key_length", Size),
     (&["index_topk"], "attention.indexer.top_k", Size),
+    (&["index_kpool"], "attention.indexer.kpool", Size),
+    (&["index_kpool_always_select_tail"], "attention.indexer.kpool_select_tail", Bool),
+    (&["hc_mult"], "hyper_connection.count", Size),
+    (&["hc_sinkhorn_iters"], "hyper_connection.sinkhorn_iterations", Size),
+    (&["hc_eps"], "hyper_connection.epsilon", Float),
     (&["hidden_size_per_layer_input"], "embedding_length_per_layer_input", Size),
     (&["altup_num_inputs"], "altup.num_inputs", Size),
     (&["altup_active_idx"], "altup.active_idx", Size),
@@ -81,7 +86,7 @@ const RENAMED: &[(&[&str], &str, Kind)] = &[
     (&["linear_num_value_heads", "mamba_n_heads"], "ssm.time_step_rank", Size),
     (&["linear_head_dim", "kda_head_dim"], "kda.head_dim", Size),
     (&["kda_safe_gate"], "kda.safe_gate", Bool),
-    (&["kda_lower_bound"], "kda.gate_lower_bound", Float),
+    (&["kda_lower_bound", "linear_lower_bound"], "kda.gate_lower_bound", Float),
     (&["conv_L_cache"], "shortconv.l_cache", Size),
     (&["use_parallel_residual"], "use_parallel_residual", Bool),
     (&["use_qk_norm"], "use_qk_norm", Bool),
@@ -309,7 +314,10 @@ impl<'a> Keys<'a> {
     /// The sizes of attention whose heads share a latent vector of length `rank`.
     fn latent_sizes(&mut self, rank: u32) -> Result<(), HuggingFaceError> {
         let size = |key: &str| self.config.size(key).map(|size| u32::try_from(size).unwrap_or(u32::MAX));
-        let [rotated, key, value] = [size("qk_rope_head_dim")?, size("qk_nope_head_dim")?, size("v_head_dim")?];
+        // A model without positions rotates nothing.
+        let rotated = self.config.u32("qk_rope_head_dim")?.filter(|rotated| *rotated == 0);
+        let rotated = rotated.map_or_else(|| size("qk_rope_head_dim"), Ok)?;
+        let [key, value] = [size("qk_nope_head_dim")?, size("v_head_dim")?];
         if let Some(rank) = self.config.u32("q_lora_rank")? {
             self.add("attention.q_lora_rank", rank);
         }
@@ -390,6 +398,11 @@ impl<'a> Keys<'a> {
     /// The limits of activations in each layer, of which 0 is none: those of routed experts and those of other feed-forwards.
     fn activation_limits(&mut self) -> Result<(), HuggingFaceError> {
         for (name, key) in [("swiglu_limits", "swiglu_clamp_exp"), ("swiglu_limits_shared", "swiglu_clamp_shexp")] {
+            if self.config.get(name).is_some_and(Json::is_number) {
+                let limit = self.config.f32(name)?.unwrap_or(0.0);
+                self.add(key, limit);
+                continue;
+            }
             let Some(list) = self.config.list(name)? else { continue };
             let limit = |value: &Json| if value.is_null() { Ok(0.0) } else { self.config.as_f32(name, value) };
             let limits: Vec<f32> = list.iter().map(limit).collect::<Result<_, _>>()?;

@@ -44,6 +44,8 @@ pub struct Family {
     pub recurrent: Recurrent,
     /// The form of dense feed-forwards and of experts.
     pub feed_forward: FeedForward,
+    /// What the keys `swiglu_clamp_exp` and `swiglu_clamp_shexp` limit.
+    pub activation_limit: ActivationLimit,
     /// How rows are routed to experts, in layers that have a router.
     pub routing: Option<RoutingSpec>,
     /// The head of models that classify texts.
@@ -71,6 +73,7 @@ impl Family {
         attention: AttentionSpec::PLAIN,
         recurrent: Recurrent::Never,
         feed_forward: FeedForward::Gated(Activation::Silu),
+        activation_limit: ActivationLimit::Activated,
         routing: None,
         classifier: ClassifierHead::Tanh,
         omitted_with_images: &[],
@@ -213,13 +216,28 @@ pub enum FeedForward {
     UngatedXielu,
 }
 
+/// Which values of a gate are limited. Those that it multiplies are limited either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ActivationLimit {
+    /// Those after the activation.
+    Activated,
+    /// Those before it.
+    Gate,
+}
+
 impl FeedForward {
     /// The same with limits on the values of its activation, if it is gated by SiLU and `limit` is not 0.
     #[must_use]
-    pub fn limited(self, limit: u16) -> Self {
-        match self {
-            FeedForward::Gated(Activation::Silu) if limit > 0 => FeedForward::Gated(Activation::LimitedSilu(limit)),
-            form => form,
+    pub fn limited(self, values: ActivationLimit, limit: u16) -> Self {
+        match (self, values) {
+            _ if limit == 0 => self,
+            (FeedForward::Gated(Activation::Silu), ActivationLimit::Activated) => {
+                FeedForward::Gated(Activation::LimitedSilu(limit))
+            }
+            (FeedForward::Gated(Activation::Silu), ActivationLimit::Gate) => {
+                FeedForward::Gated(Activation::ClampedSilu(limit))
+            }
+            (form, _) => form,
         }
     }
 }
@@ -316,6 +334,8 @@ pub struct AttentionSpec {
     pub yarn_ramp: YarnRamp,
     /// The use of the key `rope.scaling.yarn_log_multiplier`.
     pub yarn_multiplier: YarnMultiplier,
+    /// The epsilon of the norms of latent vectors, which no file has; `None` for that of the other norms.
+    pub latent_epsilon: Option<f32>,
     /// How the values of a head are computed.
     pub values: Values,
     /// What the outputs of heads are multiplied by.
@@ -339,6 +359,7 @@ impl AttentionSpec {
         alibi: Alibi::ByKey,
         yarn_ramp: YarnRamp::WholePairs,
         yarn_multiplier: YarnMultiplier::OfScores,
+        latent_epsilon: Some(1e-6),
         values: Values::AsProjected,
         gate: Gate::Never,
     };

@@ -38,6 +38,7 @@ mod gemma4;
 mod gemma_embedding;
 mod glm4;
 mod glm4moe;
+mod glm5_next;
 mod glm_dsa;
 mod gpt2;
 mod gpt_oss;
@@ -98,10 +99,10 @@ mod step35;
 mod whisper;
 
 pub use family::{
-    Alibi, AttentionScale, AttentionSpec, AxesOrder, ClassifierHead, Direction, EmbeddingNorm, EmbeddingScale,
-    ExpertPlacement, Family, FeedForward, Gate, Generation, LogitScale, MediaRows, Mixer, NormKind, Norms, Output,
-    QkNorm, QkNormKind, Recurrent, Residual, RopePairs, Rotation, RoutingSpec, SharedExpert, Temperature,
-    UnwindowedRotary, Values, WindowedRope, Windows, YarnMultiplier, YarnRamp,
+    ActivationLimit, Alibi, AttentionScale, AttentionSpec, AxesOrder, ClassifierHead, Direction, EmbeddingNorm,
+    EmbeddingScale, ExpertPlacement, Family, FeedForward, Gate, Generation, LogitScale, MediaRows, Mixer, NormKind,
+    Norms, Output, QkNorm, QkNormKind, Recurrent, Residual, RopePairs, Rotation, RoutingSpec, SharedExpert,
+    Temperature, UnwindowedRotary, Values, WindowedRope, Windows, YarnMultiplier, YarnRamp,
 };
 
 use super::error::ModelError;
@@ -122,6 +123,7 @@ pub const FAMILIES: &[&Family] = &[
     &deepseek2::FAMILY,
     &deepseek32::FAMILY,
     &glm_dsa::FAMILY,
+    &glm5_next::FAMILY,
     &dbrx::FAMILY,
     &llama4::FAMILY,
     &gemma4::FAMILY,

@@ -7,6 +7,9 @@ use crate::model::arch::{AttentionScale, QkNorm, QkNormKind, UnwindowedRotary};
 use crate::model::error::ModelError;
 use crate::model::layer::{Heads, LatentSizes};
 
+/// The key with the length of the latent vector.
+const LATENT_RANK: &str = "attention.kv_lora_rank";
+
 /// The lengths of a head.
 #[derive(Clone, Copy)]
 struct HeadShape {
@@ -68,7 +71,7 @@ impl Keys<'_> {
         let rotary = format!("rope.dimension_count{suffix}");
         let own_dim = self.optional_size(&key)?;
         let head_dim = own_dim.unwrap_or(given.head_dim);
-        let rotary_dim = match self.optional_size(&rotary)? {
+        let rotary_dim = match self.rotary_dim(&rotary)? {
             Some(rotary_dim) => Some(rotary_dim),
             None if own_dim.is_some() => None,
             None => given.rotary_dim,
@@ -82,9 +85,17 @@ impl Keys<'_> {
         }
     }
 
+    /// The rotated values of a head. Latent attention may rotate none.
+    fn rotary_dim(&self, key: &str) -> Result<Option<usize>, ModelError> {
+        match self.checkpoint.optional_u32(&self.name(key))? {
+            Some(0) if self.checkpoint.value(&self.name(LATENT_RANK)).is_some() => Ok(Some(0)),
+            _ => self.optional_size(key),
+        }
+    }
+
     /// The sizes of latent attention.
     pub(super) fn latent(&self, heads: Heads) -> Result<LatentSizes, ModelError> {
-        let rank = self.size("attention.kv_lora_rank")?;
+        let rank = self.size(LATENT_RANK)?;
         let Heads { head_dim, rotary_dim, .. } = heads;
         if self.checkpoint.value(&self.name("attention.key_length_mla")).is_none() {
             let expected = "present: the file was written by an older converter; convert the model again";

@@ -107,7 +107,7 @@ impl Keys<'_> {
         let cutoffs = self.cutoffs(n_layers)?;
         let of_family = self.feed_forward_form(family.feed_forward)?;
         let of_layer = |layer: usize| {
-            let form = of_family.limited(other_limits[layer]);
+            let form = of_family.limited(family.activation_limit, other_limits[layer]);
             let width = widths.as_ref().map(|widths| widths[layer]);
             if width == Some(0) {
                 return Ok(FeedForwardSpec::None);
@@ -118,7 +118,7 @@ impl Keys<'_> {
             if !self.has_tensor(layer, "ffn_gate_inp.weight") {
                 return dense.map(FeedForwardSpec::Dense).ok_or_else(missing);
             }
-            let forms = [of_family.limited(routed_limits[layer]), form];
+            let forms = [of_family.limited(family.activation_limit, routed_limits[layer]), form];
             let experts = self.layer_experts(family, forms, width)?;
             match family.routing.map(|routing| routing.placement) {
                 Some(ExpertPlacement::Parallel) => {

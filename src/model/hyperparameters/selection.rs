@@ -5,6 +5,9 @@ use crate::model::arch::Mixer;
 use crate::model::error::ModelError;
 use crate::model::layer::{Heads, Indexer, PositionSelection};
 
+/// Most positions of a pool: those that a GPU keeps in registers.
+const MOST_POOLED: usize = 64;
+
 /// The key with which layers have an indexer.
 const TYPES: &str = "attention.indexer.types";
 
@@ -17,10 +20,12 @@ impl Keys<'_> {
         heads: &[Heads],
     ) -> Result<Vec<Option<PositionSelection>>, ModelError> {
         let Mixer::SelectiveLatentAttention(rope_pairs) = mixer else { return Ok(vec![None; heads.len()]) };
+        let top_k = self.size("attention.indexer.top_k")?;
         let indexer = Indexer {
             n_heads: self.size("attention.indexer.head_count")?,
             head_dim: self.size("attention.indexer.key_length")?,
-            top_k: self.size("attention.indexer.top_k")?,
+            top_k,
+            pool: self.selection_pool(top_k)?,
             rope_pairs,
         };
         if let Some(heads) = heads.iter().find(|heads| heads.rotary_dim > indexer.head_dim) {
@@ -36,7 +41,8 @@ impl Keys<'_> {
             Some(_) => self.bool_of_layers(TYPES, heads.len())?,
             None => (0..heads.len()).map(has_tensors).collect(),
         };
-        if has_indexer.first() == Some(&false) {
+        let mut attending = has_indexer.iter().zip(heads).filter(|(_, heads)| heads.n_kv_heads > 0);
+        if attending.next().is_some_and(|(has_indexer, _)| !has_indexer) {
             return Err(self.invalid(TYPES, "no indexer in the first layer", "one"));
         }
         let selection = |has_indexer: bool| match has_indexer {
@@ -44,5 +50,20 @@ impl Keys<'_> {
             false => PositionSelection::OfEarlierLayer,
         };
         Ok(has_indexer.into_iter().map(|has_indexer| Some(selection(has_indexer))).collect())
+    }
+
+    /// Adjacent positions that are selected together.
+    fn selection_pool(&self, top_k: usize) -> Result<usize, ModelError> {
+        const POOL: &str = "attention.indexer.kpool";
+        const TAIL: &str = "attention.indexer.kpool_select_tail";
+        let pool = self.optional_size(POOL)?.unwrap_or(1);
+        if !top_k.is_multiple_of(pool) || pool > MOST_POOLED {
+            return Err(self.invalid(POOL, pool, format!("a divisor of {top_k}, at most {MOST_POOLED}")));
+        }
+        // Rows would not see themselves.
+        if pool > 1 && self.checkpoint.optional_bool(&self.name(TAIL))? == Some(false) {
+            return Err(self.invalid(TAIL, "false", "true"));
+        }
+        Ok(pool)
     }
 }

@@ -8,10 +8,10 @@ use cuelight_shaders::glu::Activation;
 use super::*;
 use crate::format::gguf::Gguf;
 use crate::format::gguf::write::GgufBuilder;
-use crate::model::arch::{self, QkNormKind, RopePairs};
+use crate::model::arch::{self, ActivationLimit, QkNormKind, RopePairs};
 use crate::model::layer::{
-    AttentionLayer, ExpertSizes, FeedForwardSpec, Heads, Indexer, LatentSizes, LayerSpec, MixerSpec, PositionScale,
-    PositionSelection, RopeSpec, StreamSizes,
+    AttentionLayer, ExpertSizes, FeedForwardSpec, Heads, HyperSizes, Indexer, LatentSizes, LayerSpec, MixerSpec,
+    PositionScale, PositionSelection, RopeSpec, StreamConnections, StreamSizes,
 };
 use crate::model::rope::RopeScaling;
 
@@ -135,7 +135,7 @@ fn indexed() -> Vec<(&'static str, Stored)> {
 fn layers_select_positions_or_attend_to_those_of_an_earlier_layer() {
     for (architecture, rope_pairs) in [("deepseek32", RopePairs::Halves), ("glm-dsa", RopePairs::Interleaved)] {
         let h = read(architecture, &indexed()).unwrap();
-        let own = PositionSelection::Own(Indexer { n_heads: 6, head_dim: 20, top_k: 9, rope_pairs });
+        let own = PositionSelection::Own(Indexer { n_heads: 6, head_dim: 20, top_k: 9, pool: 1, rope_pairs });
         let selection = |layer: usize| match h.layers[layer].mixer {
             MixerSpec::LatentAttention(_, _, selection) => selection,
             _ => panic!("the layer attends"),
@@ -152,6 +152,62 @@ fn a_layer_alone_without_an_indexer_attends_to_all_positions() {
     keys.push(("block_count", Size(1)));
     let h = read("glm-dsa", &keys).unwrap();
     assert!(matches!(h.layers[0].mixer, MixerSpec::LatentAttention(_, _, None)));
+}
+
+/// The keys of latent attention without rotation to pools of positions, and of several residual streams.
+fn pooled() -> Vec<(&'static str, Stored)> {
+    let mut keys = indexed();
+    keys.retain(|(key, _)| {
+        !matches!(*key, "attention.key_length" | "rope.dimension_count" | "attention.indexer.top_k")
+    });
+    keys.extend([
+        ("attention.key_length", Size(40)),
+        ("rope.dimension_count", Size(0)),
+        ("attention.indexer.top_k", Size(12)),
+        ("attention.indexer.kpool", Size(4)),
+        ("hyper_connection.count", Size(4)),
+        ("hyper_connection.sinkhorn_iterations", Size(20)),
+        ("hyper_connection.epsilon", Number(1e-6)),
+    ]);
+    keys
+}
+
+#[test]
+fn layers_select_pools_and_keep_the_newest_as_state() {
+    let h = read("glm5-next", &pooled()).unwrap();
+    let MixerSpec::LatentAttention(attention, sizes, Some(selection)) = &h.layers[0].mixer else {
+        panic!("it selects")
+    };
+    assert_eq!((attention.heads.rotary_dim, attention.rope, sizes.key_dim), (0, None, 24));
+    assert_eq!(selection.pool_state(0).len, 2 * 20 * 3);
+    let [own, other] = [0, 1].map(|layer: usize| h.layers[layer].mixer.state());
+    assert_eq!((own.recurrent_len, own.index), (120, KvShape::index(20)));
+    assert_eq!((other.recurrent_len, other.index, own.kv), (0, KvShape::NONE, other.kv));
+    let connections = StreamConnections::Hyper(HyperSizes { rounds: 20, epsilon: 1e-6 });
+    assert_eq!(h.streams, Some(StreamSizes { count: 4, connections }));
+}
+
+#[test]
+fn impossible_pools_and_streams_are_refused() {
+    for (name, value, expected) in [
+        ("attention.indexer.kpool", Size(5), "a divisor of 12"),
+        (
+            "attention.indexer.kpool_select_tail",
+            Flag(false),
+            "\"glm5-next.attention.indexer.kpool_select_tail\" is false",
+        ),
+        ("hyper_connection.count", Size(1), "between 2 and 8"),
+        ("hyper_connection.count", Size(9), "between 2 and 8"),
+        ("hyper_connection.sinkhorn_iterations", Size(4000), "at most 1000"),
+        ("hyper_connection.epsilon", Number(-1.0), "above 0"),
+    ] {
+        let mut keys = pooled();
+        keys.retain(|(other, _)| *other != name);
+        keys.push((name, value));
+        assert_refused("glm5-next", &keys, &[name, expected]);
+    }
+    // Only latent attention may rotate nothing.
+    assert_refused("llama", &[("rope.dimension_count", Size(0))], &["rope.dimension_count", "between 1"]);
 }
 
 #[test]
@@ -529,7 +585,7 @@ fn streams_and_cutoffs_are_those_of_the_keys() {
     let streams = |count, active| [("altup.num_inputs", Size(count)), ("altup.active_idx", Size(active))];
     let [count, active] = streams(4, 1);
     let h = read("gemma3n", &[count, active, deviations([1.5, 0.0, f32::NEG_INFINITY, -1.0])]).unwrap();
-    assert_eq!(h.streams, Some(StreamSizes { count: 4, active: 1 }));
+    assert_eq!(h.streams, Some(StreamSizes { count: 4, connections: StreamConnections::Alternating { active: 1 } }));
     let cutoff = |layer: &LayerSpec| match layer.feed_forward {
         FeedForwardSpec::Dense(sizes) => sizes.cutoff,
         _ => None,
@@ -592,4 +648,7 @@ fn activations_may_have_a_limit_in_some_layers() {
     assert_refused("step35", &[short], &["swiglu_clamp_exp\" is 1", "each of 4 layers"]);
     let uneven = ("swiglu_clamp_exp", Numbers(vec![0.5; 4]));
     assert_refused("step35", &[uneven], &["swiglu_clamp_exp\" is 0.5", "whole numbers"]);
+    // The limit of the other form is that of the gate before its activation.
+    let gate = FeedForward::Gated(Activation::Silu).limited(ActivationLimit::Gate, 7);
+    assert_eq!(gate, FeedForward::Gated(Activation::ClampedSilu(7)));
 }

@@ -2,7 +2,9 @@
 
 use cuelight_shaders::layer_norm::LayerNorm;
 use cuelight_shaders::op::ShapeError;
+use cuelight_shaders::pool_rows::PoolRows;
 use cuelight_shaders::select_positions::SelectPositions;
+use cuelight_shaders::selection::Selection;
 
 use crate::graph::ValueId;
 use crate::model::builder::{BuildError, Builder};
@@ -11,13 +13,21 @@ use crate::model::layer::{AttentionLayer, Indexer, PositionSelection};
 use super::rotation::rotate_pairs;
 
 /// What layers without an indexer do not use, where a file has it for them.
-const TENSORS: [&str; 5] = ["attn_q_b.weight", "attn_k.weight", "k_norm.weight", "k_norm.bias", "proj.weight"];
+const TENSORS: [&str; 7] = [
+    "indexer.attn_q_b.weight",
+    "indexer.attn_k.weight",
+    "indexer.k_norm.weight",
+    "indexer.k_norm.bias",
+    "indexer.proj.weight",
+    "indexer_compressor_gate.weight",
+    "indexer_compressor_ape.weight",
+];
 
 /// Added to the variance in the norm of keys. No file has it.
 const EPSILON: f32 = 1e-6;
 
-/// Appends a layer's selection of positions: [rows, top_k]. `x` is the input of the mixer, `query_input` that of its query
-/// projection.
+/// Appends a layer's selection of positions, and says how many those of a row are. `x` is the input of the mixer, `query_input`
+/// that of its query projection.
 ///
 /// Source: DeepSeek-AI 2025, "DeepSeek-V3.2", 2.1.
 pub(super) fn select(
@@ -25,7 +35,7 @@ pub(super) fn select(
     layer: usize,
     (attention, selection): (&AttentionLayer, PositionSelection),
     [x, query_input]: [ValueId; 2],
-) -> Result<ValueId, BuildError> {
+) -> Result<(ValueId, Selection), BuildError> {
     let selected = match selection {
         PositionSelection::Own(indexer) => own(builder, layer, (attention, indexer), [x, query_input])?,
         PositionSelection::OfEarlierLayer => of_earlier_layer(builder, layer)?,
@@ -34,14 +44,15 @@ pub(super) fn select(
     Ok(selected)
 }
 
-/// The selection by the indexer of the layer: project to queries, a normed key and a weight for each head; rotate; select.
+/// The selection by the indexer of the layer: project to queries, a normed key and a weight for each head; rotate; form the key of
+/// the pool where positions have one; select.
 fn own(
     builder: &mut Builder<'_>,
     layer: usize,
     (attention, indexer): (&AttentionLayer, Indexer),
     [x, query_input]: [ValueId; 2],
-) -> Result<ValueId, BuildError> {
-    let Indexer { n_heads, head_dim, top_k, rope_pairs } = indexer;
+) -> Result<(ValueId, Selection), BuildError> {
+    let Indexer { n_heads, head_dim, top_k, pool, rope_pairs } = indexer;
     let query = builder.linear(layer, &[("indexer.attn_q_b", n_heads * head_dim)], query_input)?[0];
     let projected = builder.linear(layer, &[("indexer.attn_k", head_dim), ("indexer.proj", n_heads)], x)?;
 
@@ -53,13 +64,31 @@ fn own(
         Some(rope) => rotate_pairs(builder, (rope, attention.heads.rotary_dim), (head_dim, rope_pairs), &[query, key])?,
         None => vec![query, key],
     };
-    let op = SelectPositions::new(layer, [n_heads, head_dim, top_k])?;
-    Ok(builder.graph.push_one(op, &[rotated[0], rotated[1], projected[1]])?)
+    let key = if pool > 1 { pooled(builder, layer, indexer, [x, rotated[1]])? } else { rotated[1] };
+    let op = SelectPositions::new(layer, [n_heads, head_dim, top_k])?.pooled(pool)?;
+    Ok((builder.graph.push_one(op, &[rotated[0], key, projected[1]])?, op.selection()))
+}
+
+/// The key of the pool of each row up to it.
+///
+/// Source: GLM-5 Team 2026, "GLM-5.3-Flash" and its reference code.
+fn pooled(
+    builder: &mut Builder<'_>,
+    layer: usize,
+    indexer: Indexer,
+    [x, key]: [ValueId; 2],
+) -> Result<ValueId, BuildError> {
+    let Indexer { head_dim, pool, .. } = indexer;
+    let gate = builder.linear(layer, &[("indexer_compressor_gate", head_dim)], x)?[0];
+    let name = format!("blk.{layer}.indexer_compressor_ape.weight");
+    let bias = builder.weights.matrix(&name, pool, head_dim)?.to_f32();
+    let op = PoolRows::new(bias.into(), pool, PositionSelection::Own(indexer).pool_state(layer))?;
+    Ok(builder.graph.push_one(op, &[key, gate])?)
 }
 
 /// The selection of an earlier layer.
-fn of_earlier_layer(builder: &mut Builder<'_>, layer: usize) -> Result<ValueId, BuildError> {
-    TENSORS.iter().for_each(|tensor| builder.weights.ignore(&format!("blk.{layer}.indexer.{tensor}")));
+fn of_earlier_layer(builder: &mut Builder<'_>, layer: usize) -> Result<(ValueId, Selection), BuildError> {
+    TENSORS.iter().for_each(|tensor| builder.weights.ignore(&format!("blk.{layer}.{tensor}")));
     builder.selected_positions.ok_or_else(|| {
         let (what, expected) = ("number of earlier layers with an indexer".to_owned(), "above 0".to_owned());
         ShapeError::Mismatch { op: "attention", what, found: 0, expected }.into()

@@ -1,7 +1,9 @@
 //! The gated delta rule with a decay for each key as a mixer.
 
+use std::sync::Arc;
+
 use cuelight_shaders::causal_conv::CausalConv;
-use cuelight_shaders::gated_delta::GatedDelta;
+use cuelight_shaders::gated_delta::{DecayForm, GatedDelta};
 use cuelight_shaders::glu::{Activation, Glu};
 use cuelight_shaders::heads::JoinHeads;
 
@@ -31,14 +33,29 @@ pub(super) fn key_delta(
     let decay = second_projection(builder, layer, sizes, (decay[1], projected[0]))?;
     let gate = second_projection(builder, layer, sizes, (gate[1], projected[1]))?;
 
-    let a = builder.weights.matrix(&name("ssm_a"), heads, 1)?.to_f32();
+    let a = decay_factors(builder, layer, sizes)?;
     let dt_bias = builder.weights.vector(&name("ssm_dt.bias"), shape.value_width())?;
-    let rule = GatedDelta::new(shape, a.into(), dt_bias, state)?.with_decays(sizes.decays);
+    let rule = GatedDelta::new(shape, a, dt_bias, state)?.with_decays(sizes.decays);
     let output = builder.graph.push_one(rule, &[mixed, decay, projected[2]])?;
 
     let normed = builder.grouped_norm(&name("ssm_norm.weight"), shape.value_dim, output)?;
     let gated = builder.graph.push_one(Glu::new(Activation::Sigmoid), &[gate, normed])?;
     Ok(builder.linear(layer, &[("attn_output", builder.h.hidden_size)], gated)?[0])
+}
+
+/// The factor of the decays of each head. Files have a vector or a column.
+fn decay_factors(builder: &mut Builder<'_>, layer: usize, sizes: &DeltaLayer) -> Result<Arc<[f32]>, BuildError> {
+    let (name, heads) = (format!("blk.{layer}.ssm_a"), sizes.shape.value_heads);
+    let is_column = builder.weights.rows(&name) == Some(heads);
+    let stored: Arc<[f32]> = match is_column {
+        true => builder.weights.matrix(&name, heads, 1)?.to_f32().into(),
+        false => builder.weights.vector(&name, heads)?,
+    };
+    Ok(match sizes.decays {
+        DecayForm::Softplus => stored,
+        // Files of some architectures have the negative factors of the other form here.
+        DecayForm::Bounded(_) => stored.iter().map(|a| a.abs()).collect(),
+    })
 }
 
 /// The outputs of the first of two projections: all of them if the file has no second one.

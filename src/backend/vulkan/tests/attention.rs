@@ -28,7 +28,7 @@ fn attention(scale: f32) -> Attention {
         softcap: None,
         sinks: None,
         slopes: None,
-        most_selected: None,
+        selection: None,
     }
 }
 
