@@ -205,7 +205,7 @@ pub(super) const GLM_5_FLASH_KEYS: [(&str, Key); 22] = [
     ("attention.indexer.head_count", Key::Size(32)),
     ("attention.indexer.key_length", Key::Size(128)),
     ("attention.indexer.top_k", Key::Size(2048)),
-    ("attention.indexer.kpool", Key::Size(16)),
+    ("attention.indexer.kpool", Key::Size(4)),
     ("hyper_connection.count", Key::Size(4)),
     ("hyper_connection.sinkhorn_iterations", Key::Size(20)),
     ("hyper_connection.epsilon", Key::Number(1e-6)),

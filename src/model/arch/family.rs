@@ -16,6 +16,8 @@ pub use cuelight_shaders::rope::RopePairs;
 pub struct Family {
     /// The value of the key `general.architecture`.
     pub architecture: &'static str,
+    /// Other values of the key, by which some converters name the same layers.
+    pub other_names: &'static [&'static str],
     /// The models of the family, for the table in `docs/models.md`.
     pub models: &'static str,
     /// The factor on token embeddings, unless the file has the key `embedding_scale`.
@@ -59,6 +61,7 @@ impl Family {
     /// attention, a feed-forward gated by SiLU.
     pub const PLAIN: Family = Family {
         architecture: "",
+        other_names: &[],
         models: "",
         embedding_scale: EmbeddingScale::One,
         embedding_norm: EmbeddingNorm::Never,

@@ -220,7 +220,8 @@ pub fn known() -> Vec<&'static str> {
 /// key `general.architecture`.
 pub fn of(checkpoint: &dyn Checkpoint) -> Result<&'static Family, ModelError> {
     let found = checkpoint.str("general.architecture")?;
-    FAMILIES.iter().chain(DRAFTERS).copied().find(|family| family.architecture == found).ok_or_else(|| {
+    let is_named = |family: &&Family| family.architecture == found || family.other_names.contains(&found);
+    FAMILIES.iter().chain(DRAFTERS).copied().find(is_named).ok_or_else(|| {
         let file = checkpoint.path().display().to_string();
         ModelError::UnknownArchitecture { file, found: found.to_owned(), known: known().join(", ") }
     })

@@ -185,6 +185,9 @@ fn layers_select_pools_and_keep_the_newest_as_state() {
     assert_eq!((other.recurrent_len, other.index, own.kv), (0, KvShape::NONE, other.kv));
     let connections = StreamConnections::Hyper(HyperSizes { rounds: 20, epsilon: 1e-6 });
     assert_eq!(h.streams, Some(StreamSizes { count: 4, connections }));
+    // Some converters have another name.
+    let other = read("glm5next", &pooled()).unwrap();
+    assert_eq!(HyperParameters { architecture: h.architecture.clone(), ..other }, h);
 }
 
 #[test]
