@@ -21,12 +21,13 @@ use server_process::ServerProcess;
 /// Largest difference of a log-probability, in nats. A color of a resized image may differ by one step of 8 bits.
 const GATE: f64 = 0.02;
 
-const FAMILIES: [&str; 15] = [
+const FAMILIES: [&str; 16] = [
     "gemma3",
     "gemma4",
     "gemma4-e",
     "gemma4_unified",
     "glm4v",
+    "glm5v",
     "glm_ocr",
     "idefics3",
     "internvl",
@@ -40,11 +41,12 @@ const FAMILIES: [&str; 15] = [
 ];
 
 /// Those whose directory has the language model too.
-const DIRECTORIES: [&str; 11] = [
+const DIRECTORIES: [&str; 12] = [
     "gemma4",
     "gemma4-e",
     "gemma4_unified",
     "glm4v",
+    "glm5v",
     "glm_ocr",
     "lfm2",
     "pixtral",

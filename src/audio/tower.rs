@@ -21,7 +21,7 @@ use crate::graph::{Graph, ValueId};
 use crate::model::builder::BuildError;
 use crate::model::weights::Weights;
 use crate::tower::blocks::BlockBuilder;
-use crate::tower::head;
+use crate::tower::head::{self, HeadOptions};
 
 /// The graphs of an encoder: those of its convolutions, without the second one over time; that of its layers; the projector.
 ///
@@ -33,7 +33,8 @@ pub fn build(weights: &mut Weights<'_>, family: &Family, sizes: &AudioSizes) -> 
         Front::OverSquares(squares) => over_squares(weights, squares, sizes)?,
     };
     graphs.push(layers(weights, family, sizes)?);
-    graphs.push(head::build(weights, ("", family.head), &sizes.merge, family.head_epsilon)?);
+    let options = HeadOptions { epsilon: family.head_epsilon, gate: sizes.blocks.activation.silu_gate() };
+    graphs.push(head::build(weights, ("", family.head), &sizes.merge, options)?);
     Ok(graphs)
 }
 

@@ -56,6 +56,19 @@ pub enum BlockActivation {
     Pointwise(Pointwise),
     /// `x / (1 + e^(-1.702 x))`.
     QuickGelu,
+    /// SiLU. Where it has a gate, [`Activation::ClampedSilu`] with this limit.
+    ClampedSilu(u16),
+}
+
+impl BlockActivation {
+    /// How SiLU gates the feed-forwards of projectors, with the limit of those of the layers.
+    #[must_use]
+    pub fn silu_gate(self) -> Activation {
+        match self {
+            BlockActivation::ClampedSilu(limit) => Activation::ClampedSilu(limit),
+            BlockActivation::Pointwise(_) | BlockActivation::QuickGelu => Activation::Silu,
+        }
+    }
 }
 
 impl BlockSizes {
@@ -247,8 +260,7 @@ impl BlockBuilder<'_, '_> {
         let feed_forward = self.weights.rows(&format!("{up}.weight")).unwrap_or(1);
         let fed = if self.weights.has(&format!("{gate}.weight")) {
             let fed = self.linear(&[(gate, feed_forward), (up, feed_forward)], x)?;
-            let gate = self.activate(fed[0])?;
-            self.graph.push_one(Glu::new(Activation::Bilinear), &[gate, fed[1]])?
+            self.gate(fed[0], fed[1])?
         } else {
             let fed = self.linear(&[(up, feed_forward)], x)?[0];
             self.activate(fed)?
@@ -256,10 +268,19 @@ impl BlockBuilder<'_, '_> {
         Ok(self.linear(&[(down, hidden)], fed)?[0])
     }
 
+    fn gate(&mut self, gate: ValueId, up: ValueId) -> Result<ValueId, BuildError> {
+        let (gate, activation) = match self.sizes.activation {
+            BlockActivation::ClampedSilu(limit) => (gate, Activation::ClampedSilu(limit)),
+            BlockActivation::Pointwise(_) | BlockActivation::QuickGelu => (self.activate(gate)?, Activation::Bilinear),
+        };
+        Ok(self.graph.push_one(Glu::new(activation), &[gate, up])?)
+    }
+
     fn activate(&mut self, x: ValueId) -> Result<ValueId, BuildError> {
         const QUICK_GELU_SLOPE: f32 = 1.702;
         match self.sizes.activation {
             BlockActivation::Pointwise(function) => Ok(self.graph.push_one(Activate::new(function), &[x])?),
+            BlockActivation::ClampedSilu(_) => Ok(self.graph.push_one(Activate::new(Pointwise::Silu), &[x])?),
             BlockActivation::QuickGelu => {
                 let gate = self.graph.push_one(Scale::new(QUICK_GELU_SLOPE), &[x])?;
                 Ok(self.graph.push_one(Glu::new(Activation::Sigmoid), &[gate, x])?)

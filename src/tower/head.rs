@@ -39,7 +39,7 @@ pub enum HeadOp {
     OptionalByValue(&'static str),
     /// A convolution over the patches that are joined, whose kernels have the patches innermost, with a bias where the file has one.
     Convolution(&'static str),
-    /// A feed-forward with SiLU: gate, up and down projections.
+    /// A feed-forward with SiLU, limited as those of the layers: gate, up and down projections.
     GatedFeedForward([&'static str; 3]),
     /// A matrix that is stored with a row for each input.
     LinearOfColumns(&'static str),
@@ -49,8 +49,16 @@ pub enum HeadOp {
     Gelu,
 }
 
-/// The graph of a projector for merged rows, whose tensors begin with `prefix`. Norms without an epsilon of their own have
-/// `epsilon`.
+/// What a projector has from its tower.
+#[derive(Debug, Clone, Copy)]
+pub struct HeadOptions {
+    /// The epsilon of norms that have none of their own.
+    pub epsilon: f32,
+    /// How feed-forwards are gated.
+    pub gate: Activation,
+}
+
+/// The graph of a projector for merged rows, whose tensors begin with `prefix`.
 ///
 /// # Errors
 /// [`BuildError`] when a tensor is missing or has the wrong shape.
@@ -58,9 +66,9 @@ pub fn build(
     weights: &mut Weights<'_>,
     (prefix, ops): (&str, &[HeadOp]),
     merge: &Merge,
-    epsilon: f32,
+    options: HeadOptions,
 ) -> Result<Graph, BuildError> {
-    let mut head = HeadBuilder { weights, graph: Graph::default(), prefix, epsilon };
+    let mut head = HeadBuilder { weights, graph: Graph::default(), prefix, options };
     let mut x = head.graph.take(merge.width());
     for op in ops {
         x = match *op {
@@ -88,8 +96,7 @@ struct HeadBuilder<'a, 'b> {
     graph: Graph,
     /// What the names of its tensors begin with.
     prefix: &'a str,
-    /// The epsilon of norms that have none of their own.
-    epsilon: f32,
+    options: HeadOptions,
 }
 
 impl HeadBuilder<'_, '_> {
@@ -107,10 +114,10 @@ impl HeadBuilder<'_, '_> {
             }
             HeadOp::RmsNorm(stem) => {
                 let weight = self.weights.vector(&self.name(stem, "weight"), width)?;
-                Ok(self.graph.push_one(RmsNorm::new(weight, self.epsilon), &[x])?)
+                Ok(self.graph.push_one(RmsNorm::new(weight, self.options.epsilon), &[x])?)
             }
             HeadOp::UnweightedNorm => {
-                Ok(self.graph.push_one(RmsNorm::new(vec![1.0; width].into(), self.epsilon), &[x])?)
+                Ok(self.graph.push_one(RmsNorm::new(vec![1.0; width].into(), self.options.epsilon), &[x])?)
             }
             HeadOp::TimesRootOfWidth => Ok(self.graph.push_one(Scale::new((width as f32).sqrt()), &[x])?),
             HeadOp::OptionalStandard(names) => self.standard(names, x),
@@ -140,7 +147,7 @@ impl HeadBuilder<'_, '_> {
             HeadOp::GatedFeedForward([gate, up, down]) => {
                 let gate = self.push(HeadOp::Linear(gate), x)?;
                 let up = self.push(HeadOp::Linear(up), x)?;
-                let gated = self.graph.push_one(Glu::new(Activation::Silu), &[gate, up])?;
+                let gated = self.graph.push_one(Glu::new(self.options.gate), &[gate, up])?;
                 self.push(HeadOp::Linear(down), gated)
             }
             HeadOp::Gelu => Ok(self.graph.push_one(Activate::new(Pointwise::Gelu), &[x])?),

@@ -29,10 +29,24 @@ impl<'a> Canvas<'a> {
         Canvas { image, size: [side; 2], offset: image.size().map(|length| (side - length) / 2), color }
     }
 
+    /// The image at the top left of an area of this size, which has room for it.
+    #[must_use]
+    pub fn corner(image: &'a RgbImage, size: [usize; 2], color: [u8; 3]) -> Self {
+        Canvas { image, size, offset: [0, 0], color }
+    }
+
     /// Width and height.
     #[must_use]
     pub fn size(&self) -> [usize; 2] {
         self.size
+    }
+
+    /// The area as an image.
+    #[must_use]
+    pub fn whole(&self) -> RgbImage {
+        let [width, height] = self.size;
+        let pixels = (0..height).flat_map(|y| self.row(y).into_owned()).collect();
+        RgbImage { width: width as u32, height: height as u32, pixels }
     }
 
     /// Where the pixels of rows begin.
@@ -133,6 +147,14 @@ mod tests {
         let canvas = Canvas::square(&wide, [7, 8, 9]);
         assert_eq!(*canvas.row(0), [7, 8, 9].repeat(3));
         assert_eq!(*canvas.row(1), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn an_image_in_a_corner_has_borders_at_the_right_and_below() {
+        let image = image(1, 2);
+        let whole = Canvas::corner(&image, [2, 3], [9; 3]).whole();
+        assert_eq!(whole.size(), [2, 3]);
+        assert_eq!(whole.pixels, [[0, 1, 2], [9; 3], [3, 4, 5], [9; 3], [9; 3], [9; 3]].concat());
     }
 
     #[test]

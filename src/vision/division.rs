@@ -1,6 +1,7 @@
 //! How an image becomes tiles of the size that a tower takes.
 
 use super::RgbImage;
+use super::borders;
 use super::canvas::Canvas;
 use super::resample::{Filter, resized, resized_part};
 
@@ -67,6 +68,18 @@ pub enum Division {
         /// Source: transformers' `smart_resize` of GLM-4.1V.
         enlarges: bool,
     },
+    /// One tile of multiples, with the image at the top left and black beside and below it. The image is made smaller if the tile would
+    /// exceed its most pixels, and larger if both would have less than the fewest.
+    ///
+    /// Source: transformers' `smart_resize` of GLM 5.3 Flash.
+    Bordered {
+        /// Pixels of a side.
+        multiple: usize,
+        /// Fewest pixels of the tile.
+        fewest: usize,
+        /// Most pixels of the tile.
+        most: usize,
+    },
     /// One tile with about the proportions of the image and as many pixels as fit in `most`. Both sides are multiples.
     ///
     /// Source: transformers' `get_aspect_ratio_preserving_size` of Gemma 4.
@@ -132,19 +145,22 @@ impl Division {
     /// One tile within the limits of a file on pixels. Where it has none, they are those of 8 and 1280 rows.
     #[must_use]
     pub fn within_pixels(keys: &DivisionKeys) -> Self {
-        let of_row = keys.multiple * keys.multiple;
-        let most = keys.most_pixels.unwrap_or(MOST_ROWS * of_row).clamp(of_row, MOST_PIXELS);
-        let fewest = keys.fewest_pixels.unwrap_or(FEWEST_ROWS * of_row).min(most);
+        let [fewest, most] = limits(keys, [FEWEST_ROWS, MOST_ROWS]);
         Division::WithinPixels { multiple: keys.multiple, fewest, most, enlarges: false }
     }
 
     /// As [`Division::within_pixels`] after small images are enlarged. Where a file has no limits, they are those of this many rows.
     #[must_use]
-    pub fn enlarged_within_rows(keys: &DivisionKeys, [fewest, most]: [usize; 2]) -> Self {
-        let of_row = keys.multiple * keys.multiple;
-        let most = keys.most_pixels.unwrap_or(most * of_row).clamp(of_row, MOST_PIXELS);
-        let fewest = keys.fewest_pixels.unwrap_or(fewest * of_row).min(most);
+    pub fn enlarged_within_rows(keys: &DivisionKeys, rows: [usize; 2]) -> Self {
+        let [fewest, most] = limits(keys, rows);
         Division::WithinPixels { multiple: keys.multiple, fewest, most, enlarges: true }
+    }
+
+    /// As [`Division::Bordered`], with the limits of a file on pixels, else those of this many rows.
+    #[must_use]
+    pub fn bordered(keys: &DivisionKeys, rows: [usize; 2]) -> Self {
+        let [fewest, most] = limits(keys, rows);
+        Division::Bordered { multiple: keys.multiple, fewest, most }
     }
 
     /// One tile of as many pixels as a file allows, else as `rows` embedding rows have.
@@ -174,7 +190,9 @@ impl Division {
     #[must_use]
     pub fn largest_tile(self, side: usize) -> usize {
         match self {
-            Division::WithinPixels { most, .. } | Division::Filled { most, .. } => most,
+            Division::WithinPixels { most, .. } | Division::Bordered { most, .. } | Division::Filled { most, .. } => {
+                most
+            }
             Division::TilesOfLarge { pixels: [_, most], side, .. } => most.max(side * side),
             _ => side * side,
         }
@@ -184,7 +202,9 @@ impl Division {
     #[must_use]
     pub fn most_pixels(self, side: usize) -> usize {
         match self {
-            Division::WithinPixels { most, .. } | Division::Filled { most, .. } => most,
+            Division::WithinPixels { most, .. } | Division::Bordered { most, .. } | Division::Filled { most, .. } => {
+                most
+            }
             Division::TilesOfLarge { pixels: [_, most], side, tiles: [_, tiles], .. } => most + tiles * side * side,
             other => other.most_tiles(side) * side * side,
         }
@@ -199,6 +219,7 @@ impl Division {
             | Division::Cropped
             | Division::Proportional { .. }
             | Division::WithinPixels { .. }
+            | Division::Bordered { .. }
             | Division::Filled { .. } => 1,
             // The shorter side is rounded up to an even number.
             Division::LongestSide { longest } => {
@@ -230,6 +251,10 @@ impl Division {
                 let size = if enlarges { at_least(image.size(), multiple) } else { image.size() };
                 Divided::whole(to(within_pixels(size, multiple, 0, [fewest, most]), image))
             }
+            Division::Bordered { multiple, fewest, most } => {
+                let (tile, content) = borders::sizes(image.size(), multiple, [fewest, most]);
+                Divided::whole(Canvas::corner(&to(content, image), tile, [0; 3]).whole())
+            }
             Division::TilesOfLarge { patch, multiple, pixels, side, tiles } => {
                 let whole = |image: &RgbImage| to(within_pixels(image.size(), multiple, 1, pixels), image);
                 if !is_large(image.size(), patch, multiple, pixels[1]) {
@@ -245,6 +270,13 @@ impl Division {
             }
         }
     }
+}
+
+/// The fewest and the most pixels of a tile by the file, else those of this many rows.
+fn limits(keys: &DivisionKeys, rows: [usize; 2]) -> [usize; 2] {
+    let of_row = keys.multiple * keys.multiple;
+    let most = keys.most_pixels.unwrap_or(rows[1] * of_row).clamp(of_row, MOST_PIXELS);
+    [keys.fewest_pixels.unwrap_or(rows[0] * of_row).min(most), most]
 }
 
 /// The tiles of an image of whole tiles, and its overview if there is more than one.

@@ -9,13 +9,14 @@
 //! - [`error`]: why an image cannot be prepared
 //! - [`family`]: the projectors, one declarative file each; [`sizes`]: the keys of a file, checked
 //! - [`canvas`], [`resample`]: an image in another size
-//! - [`division`]: an image as tiles; [`patches`]: a tile as patches; [`parts`]: what stands for tiles in the prompt
+//! - [`division`]: an image as tiles; [`borders`]: a tile around an image; [`patches`]: a tile as patches; [`parts`]: what stands for tiles in the prompt
 //! - [`preparation`]: all of this for one image
 //! - [`positions`]: what tells a tower where patches are, [`place_tables`]: its tables on the host; [`rows`]: the order of patches, and windows of them
 //! - [`tower`]: the ops before patches are merged
 //! - [`encoder`]: runs them
 //! - [`mod@plan`]: the plan of a tower, and loading by it
 
+pub mod borders;
 pub mod canvas;
 pub mod division;
 pub mod encoder;

@@ -19,8 +19,9 @@ use crate::media::MediaKind;
 use crate::model::builder::BuildError;
 use crate::model::weights::Weights;
 use crate::tower::error::TowerError;
+use crate::tower::head::{self, HeadOptions};
 use crate::tower::plan::{TowerNeeds, TowerPlan};
-use crate::tower::{TowerOptions, file, head};
+use crate::tower::{TowerOptions, file};
 
 /// A vision tower whose headers are read.
 pub struct VisionPlan {
@@ -86,8 +87,9 @@ fn build(file: &dyn Checkpoint, family: &'static Family, sizes: &TowerSizes) -> 
         graphs.push(segment.graph);
     }
     let deep = sizes.deep_layers.iter().map(|layer| (format!("v.deepstack.{layer}."), family.deep_head));
+    let options = HeadOptions { epsilon: sizes.epsilon, gate: sizes.activation.silu_gate() };
     for (prefix, ops) in [(String::new(), family.head)].into_iter().chain(deep) {
-        let head = head::build(&mut weights, (&prefix, ops), &shape.merged, sizes.epsilon)?;
+        let head = head::build(&mut weights, (&prefix, ops), &shape.merged, options)?;
         width += head.output().map_or(0, |output| head.width(output));
         graphs.push(head);
     }

@@ -155,11 +155,25 @@ impl VisionKeys<'_> {
 
     fn activation(&self, family: &Family) -> Result<BlockActivation, LoadError> {
         let is_set = |name: &str| self.0.file.optional_bool(name).map(Option::unwrap_or_default);
-        Ok(match (is_set("clip.use_gelu")?, is_set("clip.use_silu")?) {
+        let activation = match (is_set("clip.use_gelu")?, is_set("clip.use_silu")?) {
             (true, _) => BlockActivation::Pointwise(family.gelu),
             (false, true) => BlockActivation::Pointwise(Pointwise::Silu),
             (false, false) => family.activation,
+        };
+        Ok(match (activation, self.gate_limit()?) {
+            (BlockActivation::Pointwise(Pointwise::Silu), limit @ 1..) => BlockActivation::ClampedSilu(limit),
+            (activation, _) => activation,
         })
+    }
+
+    /// The limit of the inputs of SiLU and of what it gates; 0 if there is none.
+    fn gate_limit(&self) -> Result<u16, LoadError> {
+        const NAME: &str = "swiglu_clamp";
+        let limit = self.0.file.optional_f32(&self.0.key(NAME))?.unwrap_or_default();
+        match limit as u16 {
+            whole if f32::from(whole) == limit => Ok(whole),
+            _ => Err(self.0.fault(NAME, limit, format!("a whole number up to {}", u16::MAX))),
+        }
     }
 
     /// Whether the sides of an image that are longer than a tile are cut off. Otherwise the others are padded.

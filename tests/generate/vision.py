@@ -38,6 +38,7 @@ from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImagePr
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.gemma4_unified.image_processing_gemma4_unified import patches_merge
 from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
+from transformers.models.glm5_next.image_processing_pil_glm5_next import Glm5NextImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.image_processing_backends import TorchvisionBackend
@@ -52,6 +53,7 @@ import families
 import hybrids
 import llama_likes
 import oracle
+import several_streams
 import state_spaces
 import text_models
 import vocabulary
@@ -444,6 +446,19 @@ MODELS = {
         lambda text, token: transformers.GlmOcrConfig(
             text_config=text.to_dict(), image_token_id=token, tie_word_embeddings=False, vision_config=GLM_TOWER),
         **GLM,
+    ),
+    # No rotation of the language model's rows. Limits so low that they apply. The third image is enlarged, the last one made smaller.
+    "glm5v": Vision(
+        Checkpoint(several_streams.GLM5_NEXT, several_streams.CHECKPOINTS["glm5-next"].config | TEXT | dict(
+            layer_types=["linear_attention", "indexed_attention"], indexer_types=["full", "full"],
+            mlp_layer_types=["dense", "sparse"]), {"*": Format.F16}),
+        transformers.Glm5NextForConditionalGeneration,
+        lambda text, token: transformers.Glm5NextConfig(
+            text_config=text.to_dict(), image_token_id=token, tie_word_embeddings=False,
+            vision_config=GLM_TOWER | dict(projection_intermediate_size=48, swiglu_limit=1.0)),
+        **GLM | dict(
+            processor=Glm5NextImageProcessorPil(patch_size=7, merge_size=2, min_image_tokens=8, max_image_tokens=40, **COLORS),
+            marks_rows=False, images=(*IMAGES, (200, 120), (3, 90))),
     ),
     "qwen3_5": Vision(
         Checkpoint(hybrids.QWEN35, hybrids.delta(

@@ -10,7 +10,7 @@ use super::family::{
 pub(super) const FAMILY: Family = Family {
     architecture: "glm5-next",
     other_names: &["glm5next"],
-    models: "GLM 5.3 Flash (text)",
+    models: "GLM 5.3 Flash",
     mixer: Mixer::SelectiveLatentAttention(RopePairs::Interleaved),
     attention: AttentionSpec { rotation: Rotation::Never, latent_epsilon: None, ..AttentionSpec::PLAIN },
     recurrent: Recurrent::KeyDelta,

@@ -38,6 +38,6 @@ pub(super) const FAMILY: Family = Family {
     parts,
 };
 
-fn parts(of: &Arrangement) -> Vec<MediaPart> {
+pub(super) fn parts(of: &Arrangement) -> Vec<MediaPart> {
     Parts::default().rows(of.rows_of_tile()).into_parts()
 }

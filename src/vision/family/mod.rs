@@ -7,6 +7,7 @@ mod gemma3;
 mod gemma4;
 mod gemma4_unified;
 mod glm4v;
+mod glm5v;
 mod idefics3;
 mod internvl;
 mod lfm2;
@@ -27,6 +28,7 @@ pub const FAMILIES: &[&Family] = &[
     &gemma4::FAMILY,
     &gemma4_unified::FAMILY,
     &glm4v::FAMILY,
+    &glm5v::FAMILY,
     &internvl::FAMILY,
     &lfm2::FAMILY,
     &llava::FAMILY,

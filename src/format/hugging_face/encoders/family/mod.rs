@@ -28,6 +28,7 @@ const FAMILIES: &[&EncoderFamily] = &[
     &gemma4::UNIFIED,
     &gemma4_audio::FAMILY,
     &glm4v::FAMILY,
+    &glm4v::GLM5,
     &internvl::FAMILY,
     &lfm2_vl::FAMILY,
     &pixtral::OF_LLAVA,
