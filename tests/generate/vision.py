@@ -451,7 +451,7 @@ MODELS = {
     "glm5v": Vision(
         Checkpoint(several_streams.GLM5_NEXT, several_streams.CHECKPOINTS["glm5-next"].config | TEXT | dict(
             layer_types=["linear_attention", "indexed_attention"], indexer_types=["full", "full"],
-            mlp_layer_types=["dense", "sparse"]), {"*": Format.F16}),
+            mlp_layer_types=["dense", "sparse"]), {"*": Format.F16}, head_gain=4.0),
         transformers.Glm5NextForConditionalGeneration,
         lambda text, token: transformers.Glm5NextConfig(
             text_config=text.to_dict(), image_token_id=token, tie_word_embeddings=False,
