@@ -311,6 +311,7 @@ fn sizes_that_no_tower_has_are_refused() {
         ("projector.scale_factor", 3),
         ("preproc_max_tiles", u32::MAX),
         ("preproc_image_size", 0),
+        ("swiglu_clamp", 1 << 16),
     ] {
         let keys: Vec<_> = KEYS.iter().copied().filter(|(other, _)| *other != key).chain([(key, value)]).collect();
         let message = fault(&keys, "gemma3");

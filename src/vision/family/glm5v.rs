@@ -3,9 +3,8 @@
 //!
 //! Source: transformers' `Glm5NextVisionModel` and its image processor.
 
-use super::glm4v;
-use super::llava;
 use super::spec::Family;
+use super::{glm4v, llava};
 use crate::vision::division::Division;
 use crate::vision::positions::{Encoding, Turns};
 
