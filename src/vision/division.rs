@@ -68,7 +68,7 @@ pub enum Division {
         /// Source: transformers' `smart_resize` of GLM-4.1V.
         enlarges: bool,
     },
-    /// One tile of multiples, with the image at the top left and black beside and below it. The image is made smaller if the tile would
+    /// One tile of multiples, with the image at the top left and black next to it and below. The image is made smaller if the tile would
     /// exceed its most pixels, and larger if both would have less than the fewest.
     ///
     /// Source: transformers' `smart_resize` of GLM 5.3 Flash.
