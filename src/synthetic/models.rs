@@ -565,7 +565,7 @@ pub const MODELS: &[Shape] = &[
         name: "glm-5.3-flash",
         title: "GLM 5.3 Flash",
         architecture: "glm5-next",
-        parameters: 313_326_815_358,
+        parameters: 313_326_798_462,
         n_layers: 45,
         hidden_size: 4096,
         intermediate_size: 12288,
