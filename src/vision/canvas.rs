@@ -29,7 +29,7 @@ impl<'a> Canvas<'a> {
         Canvas { image, size: [side; 2], offset: image.size().map(|length| (side - length) / 2), color }
     }
 
-    /// The image at the top left of an area of this size, which has room for it.
+    /// The image at the top left of an area of this size, which is at least as large.
     #[must_use]
     pub fn corner(image: &'a RgbImage, size: [usize; 2], color: [u8; 3]) -> Self {
         Canvas { image, size, offset: [0, 0], color }

@@ -3,7 +3,8 @@
 //! A change `B A` of a matrix follows the changes of the matrix itself: what reorders its rows reorders those of B, and what
 //! reorders its columns reorders those of A.
 
-use super::families::{FAMILIES, PLAIN};
+use super::families::FAMILIES;
+use super::family::PLAIN;
 use super::names::{Fate, Layers, Target, fate};
 use super::steps::{HeadCounts, step};
 use super::transform::Step;

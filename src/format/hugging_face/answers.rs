@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::error::HuggingFaceError;
-use super::families::Family;
+use super::family::Family;
 use super::keys::Keys;
 use super::table::Entry;
 use super::text::Text;

@@ -5,7 +5,8 @@ use serde_json::Value as Json;
 
 use super::config::Config;
 use super::error::HuggingFaceError;
-use super::families::{CLASSIFIES, Family};
+use super::families::CLASSIFIES;
+use super::family::Family;
 use super::keys::Keys;
 
 /// The end of the names of architectures that classify texts.

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::config::Config;
 use super::error::{HuggingFaceError, HuggingFaceFault};
-use super::families::{self, Family};
+use super::families;
+use super::family::Family;
 use super::small_files::SmallFiles;
 use super::{classifier, drafter, encoder_decoder, half_layers, layer_sizes, layout};
 

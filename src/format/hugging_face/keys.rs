@@ -6,7 +6,8 @@ use serde_json::Value as Json;
 
 use super::config::{BEFORE_ROW, Config, FULL, WINDOWED};
 use super::error::HuggingFaceError;
-use super::families::{CLASSIFIES, Family};
+use super::families::CLASSIFIES;
+use super::family::Family;
 use super::quantile::normal_quantile;
 use super::rules::Literal;
 use crate::format::gguf::Value;

@@ -4,7 +4,7 @@ use serde_json::{Map, Value as Json};
 
 use super::config::{Config, FULL, RECURRENT, WINDOWED};
 use super::error::HuggingFaceError;
-use super::families::Family;
+use super::family::Family;
 use super::keys::Keys;
 
 /// The kind of layers, the usual key of a size, and the key of their own size.

@@ -3,7 +3,7 @@
 //! [`Directory`] gives it the keys and tensors of a GGUF file. Tensors that are only renamed stay mapped from their files; the
 //! others are made when they are first read and then stay in memory. Pickled weights are never read.
 //!
-//! - [`families`]: which models load, as data; `family_values`: their names of values and their texts
+//! - [`families`]: which models load, as data; `family`: what each states; `family_values`: their names of values and their texts
 //! - [`names`]: the names of tensors, and how they change, by [`rules`]
 //! - `scheme`: how the weights are quantized; `stored`: the tensors with unpacked ones under their names; `packed`, `float4`,
 //!   `nvfp4`, `float8`, `normal_float4`: how other tools pack them
@@ -31,6 +31,7 @@ mod encoder_decoder;
 mod encoders;
 mod error;
 mod families;
+mod family;
 mod family_rules;
 mod family_values;
 mod float4;

@@ -1,6 +1,6 @@
 //! From the names of tensors in a directory to those in GGUF files, as data.
 
-use super::families::Family;
+use super::family::Family;
 use super::rules::{Op, Rule};
 
 /// Tensors outside layers, in all families.

@@ -8,7 +8,7 @@ use cuelight_shaders::weight::SharedBytes;
 
 use super::described::Described;
 use super::error::HuggingFaceError;
-use super::families::Family;
+use super::family::Family;
 use super::layer_sizes::recurrent_layers;
 use super::layout;
 use super::names::{Fate, Layers, Target, fate};

@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 
 use super::config::{Config, FULL, WINDOWED};
 use super::error::HuggingFaceError;
-use super::families::Family;
+use super::family::Family;
 use super::keys::Keys;
 
 /// The values that a config has for the rotation of one kind of layer.

@@ -7,7 +7,7 @@ use cuelight_shaders::quant::Format;
 
 use super::config::Config;
 use super::error::{HuggingFaceError, HuggingFaceFault};
-use super::families::Family;
+use super::family::Family;
 use super::table::{Entry, computed};
 use crate::format::gguf::Value;
 use crate::format::safetensors::{Safetensors, Tensor};

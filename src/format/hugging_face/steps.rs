@@ -2,7 +2,7 @@
 
 use super::config::Config;
 use super::error::HuggingFaceError;
-use super::families::Family;
+use super::family::Family;
 use super::rope;
 use super::row_order::{rotary_rows, rows_in_halves, ungrouped, value_heads};
 use super::rules::{Groups, Heads, Op, Outer};

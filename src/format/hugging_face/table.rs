@@ -8,7 +8,7 @@ use cuelight_shaders::weight::SharedBytes;
 
 use super::derived::{Derived, Part};
 use super::error::{HuggingFaceError, HuggingFaceFault};
-use super::families::Family;
+use super::family::Family;
 use super::names::{Fate, Target};
 use super::rules::Op;
 use super::steps::{HeadCounts, step};

@@ -18,7 +18,7 @@ use serde_json::Value as Json;
 use super::Directory;
 use super::config::{Config, join_thinker};
 use super::error::{HuggingFaceError, HuggingFaceFault};
-use super::families::PLAIN;
+use super::family::PLAIN;
 use super::layout;
 use super::scheme;
 use super::small_files::SmallFiles;
