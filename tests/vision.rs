@@ -21,7 +21,8 @@ use server_process::ServerProcess;
 /// Largest difference of a log-probability, in nats. A color of a resized image may differ by one step of 8 bits.
 const GATE: f64 = 0.02;
 
-const FAMILIES: [&str; 16] = [
+const FAMILIES: [&str; 18] = [
+    "exaone4_5",
     "gemma3",
     "gemma4",
     "gemma4-e",
@@ -32,6 +33,7 @@ const FAMILIES: [&str; 16] = [
     "idefics3",
     "internvl",
     "lfm2",
+    "lfm3",
     "llava",
     "pixtral",
     "qwen2vl",
@@ -41,7 +43,8 @@ const FAMILIES: [&str; 16] = [
 ];
 
 /// Those whose directory has the language model too.
-const DIRECTORIES: [&str; 12] = [
+const DIRECTORIES: [&str; 14] = [
+    "exaone4_5",
     "gemma4",
     "gemma4-e",
     "gemma4_unified",
@@ -49,6 +52,7 @@ const DIRECTORIES: [&str; 12] = [
     "glm5v",
     "glm_ocr",
     "lfm2",
+    "lfm3",
     "pixtral",
     "qwen2vl",
     "qwen2_5vl",

@@ -306,6 +306,8 @@ fn sizes_that_no_tower_has_are_refused() {
         ("embedding_length", u32::MAX),
         ("attention.head_count", 0),
         ("attention.head_count", 5),
+        ("attention.head_count_kv", 0),
+        ("attention.head_count_kv", 3),
         ("block_count", u32::MAX),
         ("projector.scale_factor", 0),
         ("projector.scale_factor", 3),
@@ -351,6 +353,40 @@ fn limits_that_no_value_is_within_are_refused_with_their_tensors() {
         let expected = "number of values from v.blk.0.attn_k.output_min to v.blk.0.attn_k.output_max is 0";
         assert!(message.contains(expected), "{message}");
     }
+}
+
+#[test]
+fn kernels_that_have_no_middle_are_refused_with_their_tensor() {
+    let folder = copied_directory("lfm3");
+    let path = folder.path().join("model.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    let header = usize::try_from(u64::from_le_bytes(*bytes.first_chunk().unwrap())).unwrap();
+    let tensors = String::from_utf8(bytes[8..8 + header].to_vec()).unwrap();
+    let mut tensors: serde_json::Value = serde_json::from_str(&tensors).unwrap();
+    let kernel = &mut tensors["model.vision_tower.layers.1.conv.spatial_conv.weight"];
+    kernel["shape"] = serde_json::json!([16, 1, 2, 2]);
+    let end = kernel["data_offsets"][0].as_u64().unwrap() + 16 * 4 * 4;
+    kernel["data_offsets"][1] = end.into();
+    let tensors = tensors.to_string();
+    let length = (tensors.len() as u64).to_le_bytes();
+    std::fs::write(&path, [&length, tensors.as_bytes(), &bytes[8 + header..]].concat()).unwrap();
+    let message = fault_of_directory(folder.path());
+    assert!(message.contains("v.blk.1.conv2d_spatial.weight"), "{message}");
+}
+
+#[test]
+fn another_way_to_resize_images_is_refused() {
+    let expected = all().into_iter().find(|expected| expected.family() == "lfm3").unwrap();
+    let mut bytes = std::fs::read(expected.path("mmproj.gguf")).unwrap();
+    let at = bytes.windows(7).position(|text| text == b"bicubic").unwrap();
+    bytes[at..at + 7].copy_from_slice(b"nearest");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), bytes).unwrap();
+    let message = fault_of_directory(file.path());
+    assert!(
+        message.contains("clip.vision.image_resize_algo") && message.contains("\"bilinear\" or \"bicubic\""),
+        "{message}"
+    );
 }
 
 #[test]

@@ -30,6 +30,8 @@ pub struct BlockSizes {
     pub hidden: usize,
     /// Heads of attention, which divide `hidden`.
     pub heads: usize,
+    /// Heads of keys and values, which divide `heads`.
+    pub kv_heads: usize,
     /// The epsilon of norms.
     pub epsilon: f32,
     /// The activation of the feed-forwards.
@@ -75,7 +77,7 @@ impl BlockSizes {
     /// The keys and values of a layer.
     #[must_use]
     pub fn kv(&self) -> KvShape {
-        KvShape::grouped(self.heads, self.hidden / self.heads)
+        KvShape::grouped(self.kv_heads, self.hidden / self.heads)
     }
 }
 
@@ -177,6 +179,14 @@ impl BlockBuilder<'_, '_> {
     pub fn layer(&mut self, stem: &str, x: ValueId) -> Result<ValueId, BuildError> {
         let normed = self.norm(&format!("{stem}.ln1"), x)?;
         let attended = self.attention(stem, normed)?;
+        self.after_mixer(stem, x, attended)
+    }
+
+    /// The rest of a layer with this input, after its attention or what it has instead.
+    ///
+    /// # Errors
+    /// As [`BlockBuilder::norm`].
+    pub fn after_mixer(&mut self, stem: &str, x: ValueId, attended: ValueId) -> Result<ValueId, BuildError> {
         let attended = self.optional_norm(&format!("{stem}.attn_post_norm"), attended)?;
         let x = self.add(&format!("{stem}.ls1"), x, attended)?;
         let normed = self.norm(&format!("{stem}.ln2"), x)?;
@@ -234,16 +244,19 @@ impl BlockBuilder<'_, '_> {
     }
 
     fn queries_keys_values(&mut self, stem: &str, x: ValueId) -> Result<[ValueId; 3], BuildError> {
-        let hidden = self.sizes.hidden;
+        let BlockSizes { hidden, heads, kv_heads, .. } = self.sizes;
+        let of_keys = hidden / heads * kv_heads;
         let joined = format!("{stem}.attn_qkv");
         if !self.weights.has(&format!("{joined}.weight")) {
-            let outputs = ["attn_q", "attn_k", "attn_v"].map(|name| (format!("{stem}.{name}"), hidden));
+            let outputs = [("attn_q", hidden), ("attn_k", of_keys), ("attn_v", of_keys)];
+            let outputs = outputs.map(|(name, rows)| (format!("{stem}.{name}"), rows));
             let projected = self.linear(&outputs, x)?;
             return Ok([projected[0], projected[1], projected[2]]);
         }
-        let matrix = self.weights.matrix(&format!("{joined}.weight"), 3 * hidden, hidden)?;
-        let bias = self.weights.optional_vector(&format!("{joined}.bias"), 3 * hidden)?;
-        let rows = [0, 1, 2].map(|part| part * hidden..(part + 1) * hidden);
+        let all = hidden + 2 * of_keys;
+        let matrix = self.weights.matrix(&format!("{joined}.weight"), all, hidden)?;
+        let bias = self.weights.optional_vector(&format!("{joined}.bias"), all)?;
+        let rows = [0..hidden, hidden..hidden + of_keys, hidden + of_keys..all];
         let matrices = rows.clone().map(|rows| matrix.part(rows));
         let biases = rows.map(|rows| bias.as_ref().map(|bias| bias[rows].into()));
         let projected = self.graph.push(Linear::new(matrices.into(), biases.into())?, &[x])?;

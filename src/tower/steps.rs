@@ -43,6 +43,20 @@ pub fn run(
     step: &Step,
     inputs: &[Vec<f32>],
 ) -> Result<Vec<f32>, EngineError> {
+    run_both(stage, segment, step, inputs).map(|[_, output]| output)
+}
+
+/// The hidden values that leave a segment, none if it has none, and its output.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_both(
+    stage: &mut dyn PipelineStage,
+    segment: usize,
+    step: &Step,
+    inputs: &[Vec<f32>],
+) -> Result<[Vec<f32>; 2], EngineError> {
     let mut output = stage.run(segment, step, inputs)?;
-    output.values.pop().ok_or_else(|| invalid("a tower has no output".to_owned()))
+    let last = output.values.pop().ok_or_else(|| invalid("a tower has no output".to_owned()))?;
+    Ok([output.hidden, last])
 }

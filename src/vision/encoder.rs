@@ -107,7 +107,9 @@ impl TileShape {
     #[must_use]
     pub fn host_bytes(&self) -> u64 {
         let deep = self.segments.iter().filter(|segment| segment.is_deep).count();
-        let rows = self.rows() * (2 * self.patch_width + (4 + deep) * self.merged.hidden) * size_of::<f32>();
+        let convolved = if self.segments.iter().any(|segment| segment.convolution.is_some()) { 2 } else { 0 };
+        let hidden = (4 + deep + convolved) * self.merged.hidden;
+        let rows = self.rows() * (2 * self.patch_width + hidden) * size_of::<f32>();
         (rows + self.table.as_ref().map_or(0, PlaceTable::bytes)) as u64
     }
 
@@ -133,7 +135,7 @@ impl TileShape {
     }
 
     /// A step with all rows of a tile, each window a sequence of its own.
-    fn step(&self, tile: &Tile, rows: &TileRows, kind: SegmentKind) -> Step {
+    fn step(&self, tile: &Tile, rows: &TileRows, kind: &SegmentKind) -> Step {
         let tokens = self.tokens(tile, rows);
         let positions: Vec<[u32; 3]> = match self.positions.turns() {
             Some(turns) => rows.patches().map(|place| turns.positions(place)).collect(),
@@ -204,9 +206,16 @@ impl VisionEncoder {
     fn run_tower(&mut self, tile: &Tile, rows: &TileRows) -> Result<Vec<Vec<f32>>, EngineError> {
         let (mut inputs, mut outputs) = (self.shape.inputs(tile, rows), vec![Vec::new()]);
         for (index, kind) in self.shape.segments.clone().into_iter().enumerate() {
-            let output = self.run(index, &self.shape.step(tile, rows, kind), &inputs)?;
+            let step = self.shape.step(tile, rows, &kind);
+            let [hidden, output] = steps::run_both(&mut *self.stage, index, &step, &inputs)?;
             outputs.extend(kind.is_deep.then(|| output.clone()));
-            inputs = vec![output];
+            inputs = match kind.convolution {
+                Some(convolution) => {
+                    let places: Vec<_> = rows.patches().collect();
+                    vec![hidden, convolution.apply(&output, tile.grid, &places)]
+                }
+                None => vec![output],
+            };
         }
         outputs[0] = inputs.pop().unwrap_or_default();
         Ok(outputs)

@@ -12,7 +12,7 @@
 //! - [`division`]: an image as tiles; [`borders`]: a tile around an image; [`patches`]: a tile as patches; [`parts`]: what stands for tiles in the prompt
 //! - [`preparation`]: all of this for one image
 //! - [`positions`]: what tells a tower where patches are, [`place_tables`]: its tables on the host; [`rows`]: the order of patches, and windows of them
-//! - [`tower`]: the ops before patches are merged
+//! - [`tower`]: the ops before patches are merged; [`grid_convolution`]: what runs on the host between some of them
 //! - [`encoder`]: runs them
 //! - [`mod@plan`]: the plan of a tower, and loading by it
 
@@ -22,6 +22,7 @@ pub mod division;
 pub mod encoder;
 pub mod error;
 pub mod family;
+pub mod grid_convolution;
 pub mod parts;
 pub mod patches;
 pub mod place_tables;

@@ -29,6 +29,8 @@ pub enum Turns {
     /// The first half turns with the row. The halves of a head are pairs. Rows and columns have the same frequencies.
     /// Source: Wang et al. 2024, "Qwen2-VL".
     Alike,
+    /// As [`Turns::Alike`], with frequencies that differ more. Source: transformers' `Lfm3VlVisionRotaryEmbedding`.
+    Slower,
     /// The first half of a head turns with the column. The halves of each half are pairs. Rows and columns have the same
     /// frequencies, which differ less. Source: transformers' `apply_multidimensional_rope` of Gemma 4.
     ByHalf,
@@ -64,7 +66,7 @@ impl Turns {
         let step = |index: usize| self.base().powf(-((2 * index) as f32) / head_dim as f32);
         let (pairs, index): (_, fn(usize, usize) -> usize) = match self {
             Turns::Alternating => (RopePairs::Interleaved, |pair, is_column| 2 * pair + is_column),
-            Turns::Alike => (RopePairs::Halves, |pair, _| 2 * pair),
+            Turns::Alike | Turns::Slower => (RopePairs::Halves, |pair, _| 2 * pair),
             Turns::ByHalf => (RopePairs::Quarters, |pair, _| 2 * pair),
         };
         let frequencies = (0..2 * half).map(|pair| step(index(pair % half, pair / half)));
@@ -76,6 +78,7 @@ impl Turns {
     fn base(self) -> f32 {
         match self {
             Turns::Alternating | Turns::Alike => 10_000.0,
+            Turns::Slower => 1_000_000.0,
             Turns::ByHalf => 100.0,
         }
     }
@@ -84,7 +87,7 @@ impl Turns {
     #[must_use]
     pub fn positions(self, [column, row]: [usize; 2]) -> [u32; 3] {
         let [first, second] = match self {
-            Turns::Alternating | Turns::Alike => [row, column],
+            Turns::Alternating | Turns::Alike | Turns::Slower => [row, column],
             Turns::ByHalf => [column, row],
         };
         [0, first as u32, second as u32]

@@ -4,6 +4,7 @@ use super::division::{Divided, Division};
 use super::family::Family;
 use super::parts::Arrangement;
 use super::patches::Patches;
+use super::resample::Filter;
 use super::sizes::TowerSizes;
 use super::{ImageError, ImagePreparation, PreparedImage, RgbImage};
 use crate::media::MediaSpec;
@@ -14,6 +15,7 @@ pub struct Preparation {
     spec: MediaSpec,
     family: &'static Family,
     division: Division,
+    filter: Filter,
     patches: Patches,
     /// Pixels of a side of a tile.
     side: usize,
@@ -32,7 +34,8 @@ impl Preparation {
             width,
             max_rows: division.most_pixels(sizes.image()) / pixels_of_row,
         };
-        Preparation { spec, family, division, patches: sizes.patches.clone(), side: sizes.image() }
+        let filter = sizes.filter.unwrap_or(family.filter);
+        Preparation { spec, family, division, filter, patches: sizes.patches.clone(), side: sizes.image() }
     }
 
     /// The mean color in 8 bits.
@@ -48,7 +51,7 @@ impl ImagePreparation for Preparation {
 
     fn prepare(&self, image: &RgbImage) -> Result<PreparedImage, ImageError> {
         image.check()?;
-        let Divided { tiles, images } = self.division.divide(image, self.side, self.family.filter, self.mean_color());
+        let Divided { tiles, images } = self.division.divide(image, self.side, self.filter, self.mean_color());
         let merged = self.patches.side * self.patches.merge;
         let rows_of =
             |image: Option<&RgbImage>| image.map_or([0, 0], |image| image.size().map(|length| length / merged));

@@ -6,6 +6,7 @@ use super::division::DivisionKeys;
 use super::family::Family;
 use super::patches::Patches;
 use super::positions::Encoding;
+use super::resample::Filter;
 use crate::checkpoint::Checkpoint;
 use crate::load::LoadError;
 use crate::media::MediaKind;
@@ -27,12 +28,16 @@ pub struct TowerSizes {
     pub has_last_layer: bool,
     /// Heads of attention, which divide `hidden`.
     pub heads: usize,
+    /// Heads of keys and values, which divide `heads`.
+    pub kv_heads: usize,
     /// The epsilon of norms.
     pub epsilon: f32,
     /// The activation of the feed-forwards.
     pub activation: BlockActivation,
     /// How images become tiles.
     pub division: DivisionKeys,
+    /// How they are resized, where the file says so.
+    pub filter: Option<Filter>,
     /// The windows within which most layers attend.
     pub windows: Option<WindowSizes>,
     /// The layers after which rows are taken for the first layers of the text model.
@@ -91,9 +96,11 @@ impl TowerSizes {
             layers,
             has_last_layer,
             heads,
+            kv_heads: keys.kv_heads(heads)?,
             epsilon: file.f32(&keys.0.key("attention.layer_norm_epsilon"))?,
             activation: keys.activation(family)?,
             division: DivisionKeys { patch: side, ..keys.division(grid * side, merge * side)? },
+            filter: keys.filter()?,
             windows: keys.windows(merge * side)?,
             deep_layers: keys.deep_layers(layers)?,
         })
@@ -129,6 +136,27 @@ impl VisionKeys<'_> {
             Ok(heads)
         } else {
             Err(self.0.fault(NAME, heads, format!("a divisor of {}", hidden / quarters)))
+        }
+    }
+
+    /// The number of heads of keys and values, as many as those of queries unless the file says otherwise.
+    fn kv_heads(&self, heads: usize) -> Result<usize, LoadError> {
+        const NAME: &str = "attention.head_count_kv";
+        match self.0.optional(NAME)? {
+            None => Ok(heads),
+            Some(found) if found > 0 && heads.is_multiple_of(found) => Ok(found),
+            Some(found) => Err(self.0.fault(NAME, found, format!("a divisor of {heads}"))),
+        }
+    }
+
+    /// How images are resized, where the file says so.
+    fn filter(&self) -> Result<Option<Filter>, LoadError> {
+        const NAME: &str = "image_resize_algo";
+        match self.0.file.optional_str(&self.0.key(NAME))? {
+            None => Ok(None),
+            Some("bilinear") => Ok(Some(Filter::Bilinear)),
+            Some("bicubic") => Ok(Some(Filter::Bicubic)),
+            Some(found) => Err(self.0.fault(NAME, format!("{found:?}"), "\"bilinear\" or \"bicubic\"".to_owned())),
         }
     }
 

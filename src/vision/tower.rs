@@ -1,7 +1,8 @@
 //! The ops of a vision tower: from patches to rows, one for each patch and one for the class token where there is one.
 //!
 //! Rows are the patches of one tile, and each sees all of them, or those of its window. The token of a row is its row in the table
-//! of positions. Layers that see alike are a segment, which also ends after a layer whose rows leave the tower.
+//! of positions. Layers that see alike are a segment, which also ends after a layer whose rows leave the tower, and before a convolution
+//! over the grid of patches.
 //!
 //! Source: Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words"; Zhai et al. 2023, "Sigmoid Loss for Language Image
 //! Pre-Training".
@@ -10,12 +11,14 @@ use std::sync::Arc;
 
 use cuelight_shaders::add::Add;
 use cuelight_shaders::embed::Embed;
+use cuelight_shaders::glu::{Activation, Glu};
 use cuelight_shaders::layer_norm::LayerNorm;
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::op::ShapeError;
 use cuelight_shaders::weight::Weight;
 
 use super::family::Family;
+use super::grid_convolution::GridConvolution;
 use super::place_tables::{AxisTables, PlaceTable, PositionTable};
 use super::positions::Encoding;
 use super::sizes::TowerSizes;
@@ -42,9 +45,9 @@ pub struct TowerBuilder<'a, 'b> {
 /// # Errors
 /// [`ShapeError`] when the heads cannot be rotated.
 pub fn block_sizes(sizes: &TowerSizes, family: &Family) -> Result<BlockSizes, ShapeError> {
-    let TowerSizes { hidden, heads, epsilon, activation, .. } = *sizes;
+    let TowerSizes { hidden, heads, kv_heads, epsilon, activation, .. } = *sizes;
     let rotation = family.positions.turns().map(|turns| turns.op(hidden / heads)).transpose()?;
-    Ok(BlockSizes { hidden, heads, epsilon, activation, rotation, heads_form: family.heads_form })
+    Ok(BlockSizes { hidden, heads, kv_heads, epsilon, activation, rotation, heads_form: family.heads_form })
 }
 
 /// Consecutive layers of a tower. The output of one segment is the input of the next.
@@ -56,12 +59,14 @@ pub struct Segment {
 }
 
 /// How a tower runs a segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SegmentKind {
     /// Whether rows see those of their window only.
     pub is_windowed: bool,
     /// Whether its output is also turned into values for a layer of the text model.
     pub is_deep: bool,
+    /// The convolution of its output, which becomes the second input of the next segment. The first one is the hidden values.
+    pub convolution: Option<GridConvolution>,
 }
 
 /// Whether the first row of a tile is that of a class token, which has no patch.
@@ -126,7 +131,11 @@ impl<'a, 'b> TowerBuilder<'a, 'b> {
         let mut x = self.embed_patches()?;
         x = self.blocks.optional_norm("v.pre_ln", x)?;
         for layer in 0..layers {
-            x = self.blocks.layer(&format!("v.blk.{layer}"), x)?;
+            let stem = format!("v.blk.{layer}");
+            x = match self.blocks.weights.has(&format!("{stem}.conv2d_in_proj.weight")) {
+                true => self.convolved_layer(layer, x, &mut segments)?,
+                false => self.blocks.layer(&stem, x)?,
+            };
             let kind = self.kind(layer);
             if layer + 1 < layers && (kind.is_deep || kind.is_windowed != self.kind(layer + 1).is_windowed) {
                 segments.push(Segment { graph: std::mem::take(&mut self.blocks.graph), kind });
@@ -136,7 +145,8 @@ impl<'a, 'b> TowerBuilder<'a, 'b> {
         if self.sizes.has_last_layer {
             x = self.blocks.optional_norm("v.post_ln", x)?;
         }
-        if let Some(stem) = self.family.norm_before_merging {
+        if let Some((stem, epsilon)) = self.family.norm_before_merging {
+            self.blocks.sizes.epsilon = epsilon.unwrap_or(self.sizes.epsilon);
             self.blocks.optional_norm(stem, x)?;
         }
         segments.push(Segment { kind: self.kind(layers.saturating_sub(1)), graph: self.blocks.graph });
@@ -146,7 +156,34 @@ impl<'a, 'b> TowerBuilder<'a, 'b> {
     /// How the segment of a layer is run, if it ends with this one.
     fn kind(&self, layer: usize) -> SegmentKind {
         let is_windowed = self.sizes.windows.is_some_and(|windows| !(layer + 1).is_multiple_of(windows.every));
-        SegmentKind { is_windowed, is_deep: self.sizes.deep_layers.contains(&layer) }
+        SegmentKind { is_windowed, is_deep: self.sizes.deep_layers.contains(&layer), convolution: None }
+    }
+
+    /// A layer with a gated convolution over the grid of patches instead of attention. A segment ends before the convolution, with its
+    /// input and with that of the layer.
+    fn convolved_layer(
+        &mut self,
+        layer: usize,
+        x: ValueId,
+        segments: &mut Vec<Segment>,
+    ) -> Result<ValueId, BuildError> {
+        let (stem, hidden) = (format!("v.blk.{layer}"), self.sizes.hidden);
+        let matrix = self.blocks.weights.matrix(&format!("{stem}.conv2d_in_proj.weight"), 3 * hidden, hidden)?;
+        let part = |index: usize| matrix.part(index * hidden..(index + 1) * hidden);
+        let normed = self.blocks.norm(&format!("{stem}.ln1"), x)?;
+        let projected = self.blocks.graph.push(Linear::new(vec![part(0), part(2)], vec![None, None])?, &[normed])?;
+        self.blocks.graph.push_one(Glu::new(Activation::Bilinear), &projected)?;
+        self.blocks.graph.return_hidden(x);
+        let convolution =
+            Some(GridConvolution::read(self.blocks.weights, &format!("{stem}.conv2d_spatial.weight"), hidden)?);
+        let kind = SegmentKind { is_deep: false, convolution, ..self.kind(layer) };
+        segments.push(Segment { graph: std::mem::take(&mut self.blocks.graph), kind });
+        let [x, convolved] = [(); 2].map(|()| self.blocks.graph.take(hidden));
+        let normed = self.blocks.norm(&format!("{stem}.ln1"), x)?;
+        let gate = self.blocks.graph.push_one(Linear::new(vec![part(1)], vec![None])?, &[normed])?;
+        let gated = self.blocks.graph.push_one(Glu::new(Activation::Bilinear), &[gate, convolved])?;
+        let mixed = self.blocks.linear(&[(format!("{stem}.conv2d_out_proj"), hidden)], gated)?[0];
+        self.blocks.after_mixer(&stem, x, mixed)
     }
 
     /// The patches times the kernel of the convolution, plus the embeddings of their positions. Some files have norms between these.
@@ -166,6 +203,7 @@ impl<'a, 'b> TowerBuilder<'a, 'b> {
         let x = self.blocks.graph.push_one(Linear::new(vec![kernel], vec![bias.clone()])?, &[pixels])?;
         let x = self.patch_norm(2, x)?;
         let x = self.blocks.optional_norm("v.norm_embd", x)?;
+        let x = self.blocks.optional_norm("v.embedding_norm", x)?;
         let positions = match (self.family.positions, positions) {
             (Encoding::Table, _) => {
                 let table = self.position_table(bias)?;

@@ -93,7 +93,8 @@ class Vision:
     # The start of a tensor's name as transformers writes it, and in published models.
     published: tuple[str, str] = ("", "")
     preprocessor: dict | None = None
-    writes_own_file: bool = False
+    # Writes the file of the tower, where the converter of the checkout does not know it.
+    write_file: Callable[[Path, torch.nn.Module], None] | None = None
     rounded: bool = False
     marks_rows: bool = False
     # What the processor returns next to the colors, and the model takes.
@@ -374,6 +375,31 @@ MODELS = {
         images=((61, 37), (20, 50), (1100, 600)),
         published=("model.vision_tower.", "model.vision_tower.vision_model."), keeps_colors=False, is_whole=True, patch=16, write_preprocessor=write_saved,
     ),
+    # Two layers with convolutions follow each other.
+    "lfm3": Vision(
+        Checkpoint(state_spaces.LFM3, state_spaces.CHECKPOINTS["lfm3"].config | dict(
+            vocab_size=SIZE, num_hidden_layers=3, layer_types=["conv", "full_attention", "sliding_attention"]), {"*": Format.F16}),
+        transformers.Lfm3VlForConditionalGeneration,
+        lambda text, token: transformers.Lfm3VlConfig(
+            text_config=text.to_dict(), image_token_id=token, projector_hidden_size=24,
+            vision_config=dict(hidden_size=16, intermediate_size=24, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+                               patch_size=7, layer_types=["conv", "conv", "full_attention", "conv"])),
+        processor=QWEN_PROCESSOR, **QWEN | dict(
+            marks_rows=False, write_preprocessor=write_joined, write_file=lambda path, model: write_lfm3(path, model)),
+    ),
+    "exaone4_5": Vision(
+        Checkpoint(llama_likes.EXAONE4, llama_likes.CHECKPOINTS["exaone4"].config | dict(vocab_size=SIZE, tie_word_embeddings=False),
+                   {"*": Format.F16}),
+        transformers.Exaone4_5_ForConditionalGeneration,
+        lambda text, token: transformers.Exaone4_5_Config(
+            text_config=text.to_dict(), image_token_id=token, tie_word_embeddings=False,
+            vision_config=QWEN_TOWER | dict(
+                num_heads=4, num_key_value_heads=2, hidden_size=16, intermediate_size=24, out_hidden_size=text.hidden_size,
+                fullatt_block_indexes=[1, 3])),
+        processor=QWEN_PROCESSOR, **QWEN | dict(
+            special=["<vision>", "<|image_pad|>", "</vision>"], marks_rows=False, write_preprocessor=write_with_pixels,
+            images=((130, 30), *IMAGES[1:])),
+    ),
     "internvl": Vision(
         Checkpoint(families.QWEN2, sizes(**TEXT, rope_parameters=rope()), {"*": Format.F16}),
         transformers.InternVLForConditionalGeneration,
@@ -482,7 +508,7 @@ MODELS = {
         "<image>", "<image>", 16, llava_text, 1,
         preprocessor=dict(size={"shortest_edge": 28}, do_center_crop=True, do_pad=True),
         published=("vision_tower.", "vision_tower.vision_model."),
-        writes_own_file=True,
+        write_file=lambda path, model: write_clip(path, model),
     ),
 }  # fmt: skip
 
@@ -583,7 +609,7 @@ def write_text(path: Path, name: str, vision: Vision, rng) -> tuple[object, dict
         writer, special, SIZE, template(vision.placeholder, vision.part)))  # fmt: skip
     checkpoint = replace(vision.text, family=family)
     config, shapes = families.layers_of(checkpoint)
-    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[family.architecture])
+    writer = gguf.GGUFWriter(path, family.name)
     families.write_metadata(writer, name, checkpoint, config)
     family.write_vocabulary(writer)
     state = families.write_weights(writer, checkpoint, config, shapes, rng)
@@ -625,7 +651,7 @@ def convert(folder: Path, out: Path, llama_cpp: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def write_clip(path: Path, vision: Vision, model: torch.nn.Module) -> None:
+def write_clip(path: Path, model: torch.nn.Module) -> None:
     """The tower of LLaVA with the keys and names of llama.cpp's older converter, which keeps no layers after the one that is read."""
     config = model.config.vision_config
     layers = config.num_hidden_layers + model.config.vision_feature_layer + 1
@@ -667,6 +693,49 @@ def write_clip(path: Path, vision: Vision, model: torch.nn.Module) -> None:
     writer.close()
 
 
+def write_lfm3(path: Path, model: torch.nn.Module) -> None:
+    """The tower of LFM3-VL with the keys and names of llama.cpp, whose converter writes the same."""
+    config = model.config.vision_config
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_bool("clip.has_vision_encoder", True)
+    writer.add_string("clip.projector_type", "lfm3vl")
+    writer.add_bool("clip.use_silu", True)
+    writer.add_string("clip.vision.image_resize_algo", "bicubic")
+    numbers = dict(image_size=448, patch_size=config.patch_size, embedding_length=config.hidden_size,
+                   feed_forward_length=config.intermediate_size, projection_dim=model.config.text_config.hidden_size,
+                   block_count=config.num_hidden_layers, spatial_merge_size=config.spatial_merge_size,
+                   image_min_pixels=QWEN_PROCESSOR.size["shortest_edge"], image_max_pixels=QWEN_PROCESSOR.size["longest_edge"])  # fmt: skip
+    numbers |= {"attention.head_count": config.num_attention_heads, "attention.head_count_kv": config.num_key_value_heads}
+    for key, value in numbers.items():
+        writer.add_uint32(f"clip.vision.{key}", value)
+    writer.add_float32("clip.vision.attention.layer_norm_epsilon", config.norm_eps)
+    writer.add_array("clip.vision.image_mean", MEAN)
+    writer.add_array("clip.vision.image_std", DEVIATION)
+    names = {
+        r"model\.vision_tower\.layers": "v.blk", r"model\.vision_tower\.": "v.", r"operator_norm": "ln1", r"\.ffn_norm": ".ln2",
+        r"self_attn\.([qkv])_proj": r"attn_\1", r"self_attn\.([qk])_norm": r"attn_\1_norm", r"self_attn\.out_proj": "attn_out",
+        r"conv\.spatial_conv": "conv2d_spatial", r"conv\.(in|out)_proj": r"conv2d_\1_proj",
+        r"feed_forward\.w1": "ffn_gate", r"feed_forward\.w3": "ffn_up", r"feed_forward\.w2": "ffn_down",
+        r"model\.multi_modal_projector\.layer_norm": "mm.input_norm", r"model\.multi_modal_projector\.linear_1": "mm.0",
+        r"model\.multi_modal_projector\.linear_2": "mm.2",
+    }  # fmt: skip
+    for key, value in model.state_dict().items():
+        if "vision_tower" not in key and "projector" not in key:
+            continue
+        for pattern, name in names.items():
+            key = re.sub(pattern, name, key)
+        if key == "v.patch_embed.weight":
+            frames = value.reshape(-1, 3, 2, config.patch_size, config.patch_size).numpy()
+            writer.add_tensor("v.patch_embd.weight", np.ascontiguousarray(frames[:, :, 0]))
+            writer.add_tensor("v.patch_embd.weight.1", np.ascontiguousarray(frames[:, :, 1]))
+        else:
+            writer.add_tensor(key, value.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def with_own_tokens(config: dict) -> None:
     """Replaces the tokens of published vocabularies by those of the tiny one."""
     for values in (config, config.get("text_config", {})):
@@ -689,8 +758,8 @@ def write_tower(path: Path, vision: Vision, model: torch.nn.Module, tokenizer, l
         (folder / "config.json").write_text(json.dumps(config))
         vision.write_preprocessor(folder, vision)
         write_tokenizer(folder, tokenizer, vision)
-        if vision.writes_own_file:
-            write_clip(path, vision, model)
+        if vision.write_file:
+            vision.write_file(path, model)
         else:
             convert(folder, path, llama_cpp)
         if vision.sizes:
@@ -709,7 +778,7 @@ OF_ENCODER = r"^(model\.|thinker\.)?(visual|vision_tower|vision_model|embed_visi
 
 def stored(name: str, values: torch.Tensor) -> torch.Tensor:
     """In half precision what the GGUF files have in half precision: matrices of language models, and convolutions of audio."""
-    is_half = "conv" in name and not re.search("patch|lconv|subsample", name) if re.match(OF_ENCODER, name) else True
+    is_half = "conv" in name and not re.search("patch|lconv|subsample|vision_tower", name) if re.match(OF_ENCODER, name) else True
     half = values.half() if is_half and values.ndim > 1 else values
     assert torch.equal(half.float(), values), name
     return half

@@ -470,7 +470,12 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { model_types: &["mellum"], architecture: "mellum", ..PLAIN },
     Family { model_types: &["hy_v3"], architecture: "hy_v3", names: &[HUNYUAN3], ..PLAIN },
     Family { model_types: &["afmoe"], architecture: "afmoe", names: &[NORM_AFTER_MIXER, AFMOE], ..PLAIN },
-    Family { model_types: &["exaone4"], architecture: "exaone4", names: &[NORM_AFTER_MIXER], ..PLAIN },
+    Family {
+        model_types: &["exaone4", "exaone4_5_text", "exaone4_5"],
+        architecture: "exaone4",
+        names: &[NORM_AFTER_MIXER],
+        ..PLAIN
+    },
     Family { model_types: &["seed_oss"], architecture: "seed_oss", names: &[NORM_AFTER_MIXER], ..PLAIN },
     Family { model_types: &["glm4"], architecture: "glm4", names: &[GLM4], defaults: ROTATES_HALF, ..PLAIN },
     Family {
@@ -662,7 +667,7 @@ pub(super) const FAMILIES: &[Family] = &[
         ..PLAIN
     },
     Family {
-        model_types: &["lfm3"],
+        model_types: &["lfm3", "lfm3_vl"],
         architecture: "lfm3",
         names: &[LFM3, LFM2],
         aliases: LFM_ALIASES,

@@ -110,6 +110,13 @@ fn needed_step(op: Op, shape: &[usize], family: &Family, heads: &HeadCounts) -> 
             let axis = from_innermost(0).filter(|axis| shape[*axis].is_multiple_of(COLORS))?;
             (axis, (0..COLORS).flat_map(|color| (color..shape[axis]).step_by(COLORS)).collect())
         }
+        Op::Frame(frame) => {
+            const PARTS: usize = 3 * 2;
+            let axis = from_innermost(0).filter(|axis| shape[*axis].is_multiple_of(PARTS))?;
+            let length = shape[axis] / PARTS;
+            let of_color = |part: usize| part * length..(part + 1) * length;
+            (axis, (frame..PARTS).step_by(2).flat_map(of_color).collect())
+        }
         Op::RotaryRows(of) => (0, rotary_rows(rows, if of == Heads::Query { heads.query } else { heads.key })?),
         Op::RotatedHalves(of) => {
             let count = if of == Heads::Query { heads.query } else { heads.key };

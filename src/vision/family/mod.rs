@@ -3,6 +3,7 @@
 //! What can be read from tensors needs no option: biases, a class token, norms before and after the layers, scales of branches,
 //! norms of queries and keys, norms after attention and feed-forwards, limits of the inputs and outputs of matrices, gates.
 
+mod exaone4_5;
 mod gemma3;
 mod gemma4;
 mod gemma4_unified;
@@ -11,6 +12,7 @@ mod glm5v;
 mod idefics3;
 mod internvl;
 mod lfm2;
+mod lfm3;
 mod llava;
 mod pixtral;
 mod qwen2_5o;
@@ -25,12 +27,14 @@ pub use spec::Family;
 pub const FAMILIES: &[&Family] = &[
     &idefics3::FAMILY,
     &gemma3::FAMILY,
+    &exaone4_5::FAMILY,
     &gemma4::FAMILY,
     &gemma4_unified::FAMILY,
     &glm4v::FAMILY,
     &glm5v::FAMILY,
     &internvl::FAMILY,
     &lfm2::FAMILY,
+    &lfm3::FAMILY,
     &llava::FAMILY,
     &pixtral::FAMILY,
     &qwen2vl::FAMILY,

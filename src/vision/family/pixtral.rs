@@ -24,7 +24,7 @@ pub(super) const FAMILY: Family = Family {
     has_layers: true,
     heads_form: HeadForm::Scaled,
     positions: Encoding::Rotation(Turns::Alternating),
-    norm_before_merging: Some("mm.input_norm"),
+    norm_before_merging: Some(("mm.input_norm", None)),
     merging: Merging::Joined,
     merge: 1,
     merges_pixels: false,

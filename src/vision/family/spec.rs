@@ -31,8 +31,8 @@ pub struct Family {
     pub heads_form: HeadForm,
     /// How the tower encodes positions.
     pub positions: Encoding,
-    /// A norm of the rows of patches before they are merged, where the file has it.
-    pub norm_before_merging: Option<&'static str>,
+    /// A norm of the rows of patches before they are merged, where the file has it, and its epsilon unless it is that of the tower.
+    pub norm_before_merging: Option<(&'static str, Option<f32>)>,
     /// How neighbouring patches become one row.
     pub merging: Merging,
     /// Patches of a side of the square that becomes one row, unless the file says otherwise.

@@ -70,6 +70,7 @@ impl Sources<'_> {
     fn value(&self, source: Source) -> Result<Option<Value>, HuggingFaceError> {
         Ok(match source {
             Source::Fixed(size) => Some(size.into()),
+            Source::Text(text) => Some(text.into()),
             Source::Size(key) => Some(self.config.size(key)?.into()),
             Source::Number(key) => Some((self.config.number(key)? as f32).into()),
             Source::Quotient(key, by) => Some(self.quotient(key, by)?.into()),

@@ -103,6 +103,10 @@ mod tests {
             ("internvl", "", "model.vision_tower.encoder.layer.3.lambda_2", "v.blk.3.ls2.weight"),
             ("lfm2_vl", "", "model.vision_tower.vision_model.embeddings.patch_embedding.bias", "v.patch_embd.bias"),
             ("lfm2_vl", "", "model.multi_modal_projector.layer_norm.weight", "mm.input_norm.weight"),
+            ("lfm3_vl", "", "model.vision_tower.layers.2.self_attn.q_layernorm.weight", "v.blk.2.attn_q_norm.weight"),
+            ("lfm3_vl", "", "model.vision_tower.layers.0.conv.spatial_conv.weight", "v.blk.0.conv2d_spatial.weight"),
+            ("lfm3_vl", "", "model.multi_modal_projector.linear_1.bias", "mm.0.bias"),
+            ("exaone4_5", "", "model.visual.blocks.6.attn.qkv.bias", "v.blk.6.attn_qkv.bias"),
             ("llava", "clip_vision_model", "multi_modal_projector.linear_2.bias", "mm.2.bias"),
             ("llava", "pixtral", "vision_tower.transformer.layers.0.attention.q_proj.weight", "v.blk.0.attn_q.weight"),
             (
@@ -127,8 +131,13 @@ mod tests {
         ] {
             assert_eq!(targets_of(model_type, encoder_type, name), [expected]);
         }
-        let kernels = targets_of("qwen2_5_vl", "", "visual.patch_embed.proj.weight");
-        assert_eq!(kernels, ["v.patch_embd.weight", "v.patch_embd.weight.1"]);
+        for (model_type, name) in [
+            ("qwen2_5_vl", "visual.patch_embed.proj.weight"),
+            ("lfm3_vl", "model.vision_tower.patch_embed.weight"),
+            ("lfm3_vl", "model.vision_tower.patchifier.weight"),
+        ] {
+            assert_eq!(targets_of(model_type, "", name), ["v.patch_embd.weight", "v.patch_embd.weight.1"], "{name}");
+        }
     }
 
     #[test]

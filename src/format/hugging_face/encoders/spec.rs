@@ -65,6 +65,8 @@ pub(super) type KeyRule = (&'static str, Source);
 pub(super) enum Source {
     /// This size.
     Fixed(u32),
+    /// This text.
+    Text(&'static str),
     /// A size of the encoder.
     Size(&'static str),
     /// A number of the encoder.

@@ -140,6 +140,22 @@ const REFUSED: &[(&str, &str, &[Refused])] = &[
         ],
     ),
     (
+        "vision/lfm3",
+        CONFIG,
+        &[
+            (
+                "/downsample_factor",
+                "4",
+                "\"downsample_factor\" is 4.0, but must be 2, as spatial_merge_size of config.json",
+            ),
+            ("/projector_layer_norm_eps", "1e-5", "\"projector_layer_norm_eps\" is 1e-5, but must be 1e-6"),
+            ("/vision_config/rope_parameters/rope_theta", "10000", "is 10000, but must be 1000000"),
+            ("/vision_config/vision_rope_theta", "10000", "is 10000, but must be 1000000"),
+        ],
+    ),
+    ("vision/lfm3", JOINED, &[("/image_processor/resample", "2", "\"resample\" is 2, but must be 3")]),
+    ("vision/exaone4_5", CONFIG, &[("/vision_config/num_key_value_heads", "0", "must be a whole number above 0")]),
+    (
         "vision/pixtral",
         OWN,
         &[("/size/longest_edge", "84", "is 84, but must be at most 56, image_size of config.json")],

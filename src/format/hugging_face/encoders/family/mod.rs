@@ -7,6 +7,7 @@ mod glm4v;
 mod idefics3;
 mod internvl;
 mod lfm2_vl;
+mod lfm3_vl;
 mod llava;
 mod pixtral;
 mod qwen2_5_omni;
@@ -31,6 +32,7 @@ const FAMILIES: &[&EncoderFamily] = &[
     &glm4v::GLM5,
     &internvl::FAMILY,
     &lfm2_vl::FAMILY,
+    &lfm3_vl::FAMILY,
     &pixtral::OF_LLAVA,
     &llava::FAMILY,
     &pixtral::OF_MISTRAL3,
@@ -38,6 +40,7 @@ const FAMILIES: &[&EncoderFamily] = &[
     &qwen_vl::QWEN2_5,
     &qwen_vl::QWEN3,
     &qwen_vl::QWEN3_5,
+    &qwen_vl::EXAONE4_5,
     &qwen2_5_omni::IMAGES,
     &qwen2_5_omni::AUDIO,
     &qwen2_audio::FAMILY,

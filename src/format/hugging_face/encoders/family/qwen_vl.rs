@@ -1,4 +1,4 @@
-//! Qwen 2 VL, 2.5 VL, 3 VL and 3.5. Their kernels of patches cover two frames; those of an image are alike.
+//! Qwen 2 VL, 2.5 VL, 3 VL and 3.5, and EXAONE 4.5. Their kernels of patches cover two frames; those of an image are alike.
 
 use super::super::spec::{
     Activation, BLOCK_COUNT, EncoderFamily, HEAD_COUNT, KeyRule, Part, Place, Prepared, Requirement, Source,
@@ -8,13 +8,16 @@ use crate::format::hugging_face::rules::Literal::Number;
 use crate::format::hugging_face::rules::{Op, Rule};
 use crate::media::MediaKind;
 
-/// The limits on pixels under their old and their new names, else those of configs without them.
 const KEYS: &[KeyRule] = &[
     ("patch_size", Source::Size("patch_size")),
     (BLOCK_COUNT, Source::Size("depth")),
     (HEAD_COUNT, Source::Size("num_heads")),
     ("spatial_merge_size", Source::Size("spatial_merge_size")),
     ("attention.layer_norm_epsilon", Source::Number("layer_norm_eps")),
+];
+
+/// The limits on pixels under their old and their new names, else those of configs without them.
+pub(super) const PIXELS: &[KeyRule] = &[
     (
         "image_min_pixels",
         Source::Prepared(Prepared {
@@ -105,6 +108,13 @@ const DEEP_RULES: &[Rule] = &[("norm", "norm", &[]), ("linear_fc1", "fc1", &[]),
 
 const DEEP_LAYERS: &str = "deepstack_visual_indexes";
 
+const QWEN2_5_SIZES: &[KeyRule] = &[
+    ("image_size", Source::Size("image_size")),
+    ("embedding_length", Source::Size("hidden_size")),
+    ("window_size", Source::Size("window_size")),
+    ("n_wa_pattern", Source::FullLayers("fullatt_block_indexes")),
+];
+
 /// The table of positions is that of a square.
 const QWEN3_SIZES: &[KeyRule] = &[
     ("image_size", Source::SideOfPatches("num_position_embeddings")),
@@ -123,6 +133,7 @@ pub(super) const QWEN2: EncoderFamily = EncoderFamily {
     requires: &[vit::PREPARED, vit::BICUBIC, REQUIRES],
     keys: &[
         KEYS,
+        PIXELS,
         vit::COLORS,
         &[("image_size", Source::Size("image_size")), ("embedding_length", Source::Size("embed_dim"))],
     ],
@@ -133,22 +144,34 @@ pub(super) const QWEN2_5: EncoderFamily = EncoderFamily {
     model_types: &["qwen2_5_vl"],
     projector: "qwen2.5vl_merger",
     activation: Activation { key: "hidden_act", known: &[("silu", vit::SILU)] },
+    keys: &[KEYS, PIXELS, vit::COLORS, QWEN2_5_SIZES],
+    ..QWEN2
+};
+
+/// As Qwen 2.5 VL, with fewer heads of keys and values.
+pub(super) const EXAONE4_5: EncoderFamily = EncoderFamily {
+    model_types: &["exaone4_5"],
+    projector: "exaone4_5",
+    defaults: &[
+        ("patch_size", 14.0),
+        ("spatial_merge_size", 2.0),
+        ("image_size", 560.0),
+        ("layer_norm_eps", 1e-6),
+        ("num_key_value_heads", 8.0),
+    ],
     keys: &[
         KEYS,
+        PIXELS,
         vit::COLORS,
-        &[
-            ("image_size", Source::Size("image_size")),
-            ("embedding_length", Source::Size("hidden_size")),
-            ("window_size", Source::Size("window_size")),
-            ("n_wa_pattern", Source::FullLayers("fullatt_block_indexes")),
-        ],
+        QWEN2_5_SIZES,
+        &[("attention.head_count_kv", Source::Size("num_key_value_heads"))],
     ],
-    ..QWEN2
+    ..QWEN2_5
 };
 
 pub(super) const QWEN3: EncoderFamily = EncoderFamily {
     model_types: &["qwen3_vl", "qwen3_vl_moe"],
-    keys: &[KEYS, QWEN3_SIZES, vit::COLORS, &[("is_deepstack_layers", Source::Marks(DEEP_LAYERS))]],
+    keys: &[KEYS, PIXELS, QWEN3_SIZES, vit::COLORS, &[("is_deepstack_layers", Source::Marks(DEEP_LAYERS))]],
     parts: &[LAYERS, DEEP, OUTSIDE, PROJECTOR],
     ..QWEN3_5
 };
@@ -158,6 +181,6 @@ pub(super) const QWEN3_5: EncoderFamily = EncoderFamily {
     model_types: &["qwen3_5", "qwen3_5_moe"],
     projector: "qwen3vl_merger",
     activation: Activation { key: "hidden_act", known: &[("gelu_pytorch_tanh", vit::GELU)] },
-    keys: &[KEYS, QWEN3_SIZES, vit::COLORS],
+    keys: &[KEYS, PIXELS, QWEN3_SIZES, vit::COLORS],
     ..QWEN2
 };
