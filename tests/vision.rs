@@ -21,7 +21,7 @@ use server_process::ServerProcess;
 /// Largest difference of a log-probability, in nats. A color of a resized image may differ by one step of 8 bits.
 const GATE: f64 = 0.02;
 
-const FAMILIES: [&str; 18] = [
+const FAMILIES: [&str; 19] = [
     "exaone4_5",
     "gemma3",
     "gemma4",
@@ -34,6 +34,7 @@ const FAMILIES: [&str; 18] = [
     "internvl",
     "lfm2",
     "lfm3",
+    "ling3vl",
     "llava",
     "pixtral",
     "qwen2vl",
@@ -43,7 +44,7 @@ const FAMILIES: [&str; 18] = [
 ];
 
 /// Those whose directory has the language model too.
-const DIRECTORIES: [&str; 14] = [
+const DIRECTORIES: [&str; 15] = [
     "exaone4_5",
     "gemma4",
     "gemma4-e",
@@ -53,6 +54,7 @@ const DIRECTORIES: [&str; 14] = [
     "glm_ocr",
     "lfm2",
     "lfm3",
+    "ling3vl",
     "pixtral",
     "qwen2vl",
     "qwen2_5vl",

@@ -51,6 +51,7 @@ from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_stri
 
 import families
 import hybrids
+import ling_vl
 import llama_likes
 import oracle
 import several_streams
@@ -150,6 +151,10 @@ def pixtral_text(returned: dict, vision: Vision) -> str:
 
 def qwen_text(returned: dict, vision: Vision) -> str:
     return vision.row_token * int(returned["image_grid_thw"][0].prod() // vision.merge**2)
+
+
+def ling_text(returned: dict, vision: Vision) -> str:
+    return qwen_text(returned, vision) + "<|vision_end|>\n"
 
 
 def lfm2_text(returned: dict, vision: Vision) -> str:
@@ -399,6 +404,15 @@ MODELS = {
         processor=QWEN_PROCESSOR, **QWEN | dict(
             special=["<vision>", "<|image_pad|>", "</vision>"], marks_rows=False, write_preprocessor=write_with_pixels,
             images=((130, 30), *IMAGES[1:])),
+    ),
+    "ling3vl": Vision(
+        Checkpoint(ling_vl.LING3_VL, hybrids.LING3_SIZES | dict(vocab_size=SIZE), {"*": Format.F16}),
+        ling_vl.LingVl,
+        ling_vl.config(QWEN_TOWER | dict(hidden_size=16, intermediate_size=32, out_hidden_size=64, num_position_embeddings=16,
+                                         deepstack_visual_indexes=[], in_channels=3, hidden_act="gelu_pytorch_tanh")),
+        processor=QWEN_PROCESSOR, **QWEN | dict(
+            text_prefix="model.", marks_rows=False, placeholder="<|image_pad|><|vision_end|>", expanded=ling_text,
+            sizes=dict(image_min_pixels=QWEN_PROCESSOR.size["shortest_edge"], image_max_pixels=QWEN_PROCESSOR.size["longest_edge"])),
     ),
     "internvl": Vision(
         Checkpoint(families.QWEN2, sizes(**TEXT, rope_parameters=rope()), {"*": Format.F16}),
@@ -773,7 +787,7 @@ def write_tokenizer(folder: Path, tokenizer, vision: Vision) -> None:
     (folder / "chat_template.jinja").write_text(template(vision.placeholder, vision.part))
 
 
-OF_ENCODER = r"^(model\.|thinker\.)?(visual|vision_tower|vision_model|embed_vision|vision_embedder|embed_audio|audio_tower|multi_modal_projector|connector)\."
+OF_ENCODER = r"^(model\.|thinker\.)?(visual|vision_tower|vision_model|embed_vision|vision_embedder|embed_audio|audio_tower|multi_modal_projector|connector|linear_proj)\."
 
 
 def stored(name: str, values: torch.Tensor) -> torch.Tensor:

@@ -812,7 +812,7 @@ pub(super) const FAMILIES: &[Family] = &[
         ..PLAIN
     },
     Family {
-        model_types: &["bailing_hybrid"],
+        model_types: &["bailing_hybrid", "bailing_moe_v3_vl"],
         architecture: "bailingmoe3",
         names: &[LING3],
         recurrent_names: LING3_RECURRENT,

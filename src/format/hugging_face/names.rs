@@ -134,6 +134,7 @@ const OTHER_PARTS: &[&str] = &[
     "vision_embedder.",
     "multi_modal_projector.",
     "connector.",
+    "linear_proj.",
     "vit_large_projector.",
     "audio_tower.",
     "embed_audio.",

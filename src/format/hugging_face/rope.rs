@@ -52,6 +52,18 @@ impl Parameters<'_> {
         list.iter().map(|value| self.config.as_f32(key, value)).collect()
     }
 
+    /// The pairs that rotate by each position of images. Ling 3 VL states them outside the object.
+    fn sections(&self) -> Result<Option<Vec<u32>>, HuggingFaceError> {
+        const KEY: &str = "mrope_section";
+        let outside = self.config.list(KEY)?.filter(|_| !self.has(KEY));
+        let sections = match outside {
+            Some(sections) => sections.iter().map(|pairs| self.config.as_f32(KEY, pairs)).collect::<Result<_, _>>()?,
+            None if self.has(KEY) => self.list(KEY)?,
+            None => return Ok(None),
+        };
+        Ok(Some(sections.into_iter().map(|pairs: f32| pairs as u32).collect()))
+    }
+
     /// The rule of scaling.
     fn kind(&self) -> &str {
         let text = |key| self.values.and_then(|values| values.get(key)).and_then(Json::as_str);
@@ -99,8 +111,7 @@ impl Keys<'_> {
         if !family.rotates_section {
             self.rotary_lengths(family.rotated_parts)?;
         }
-        if all.has("mrope_section") {
-            let sections: Vec<u32> = all.list("mrope_section")?.into_iter().map(|pairs| pairs as u32).collect();
+        if let Some(sections) = all.sections()? {
             self.add("rope.dimension_sections", &sections[..]);
         }
         match all.kind() {

@@ -13,6 +13,7 @@ mod idefics3;
 mod internvl;
 mod lfm2;
 mod lfm3;
+mod ling3vl;
 mod llava;
 mod pixtral;
 mod qwen2_5o;
@@ -35,6 +36,7 @@ pub const FAMILIES: &[&Family] = &[
     &internvl::FAMILY,
     &lfm2::FAMILY,
     &lfm3::FAMILY,
+    &ling3vl::FAMILY,
     &llava::FAMILY,
     &pixtral::FAMILY,
     &qwen2vl::FAMILY,

@@ -106,6 +106,8 @@ mod tests {
             ("lfm3_vl", "", "model.vision_tower.layers.2.self_attn.q_layernorm.weight", "v.blk.2.attn_q_norm.weight"),
             ("lfm3_vl", "", "model.vision_tower.layers.0.conv.spatial_conv.weight", "v.blk.0.conv2d_spatial.weight"),
             ("lfm3_vl", "", "model.multi_modal_projector.linear_1.bias", "mm.0.bias"),
+            ("bailing_moe_v3_vl", "", "model.visual.merger.norm.bias", "mm.input_norm.bias"),
+            ("bailing_moe_v3_vl", "", "linear_proj.2.weight", "mm.2.weight"),
             ("exaone4_5", "", "model.visual.blocks.6.attn.qkv.bias", "v.blk.6.attn_qkv.bias"),
             ("llava", "clip_vision_model", "multi_modal_projector.linear_2.bias", "mm.2.bias"),
             ("llava", "pixtral", "vision_tower.transformer.layers.0.attention.q_proj.weight", "v.blk.0.attn_q.weight"),

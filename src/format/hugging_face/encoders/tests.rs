@@ -154,6 +154,14 @@ const REFUSED: &[(&str, &str, &[Refused])] = &[
         ],
     ),
     ("vision/lfm3", JOINED, &[("/image_processor/resample", "2", "\"resample\" is 2, but must be 3")]),
+    (
+        "vision/ling3vl",
+        CONFIG,
+        &[
+            ("/vision_config/disable_merger_proj", "false", "is false, but must be true"),
+            ("/norm_query_embeds", "true", "\"norm_query_embeds\" is true, but must be false"),
+        ],
+    ),
     ("vision/exaone4_5", CONFIG, &[("/vision_config/num_key_value_heads", "0", "must be a whole number above 0")]),
     (
         "vision/pixtral",

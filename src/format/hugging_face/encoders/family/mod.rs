@@ -41,6 +41,7 @@ const FAMILIES: &[&EncoderFamily] = &[
     &qwen_vl::QWEN3,
     &qwen_vl::QWEN3_5,
     &qwen_vl::EXAONE4_5,
+    &qwen_vl::LING3,
     &qwen2_5_omni::IMAGES,
     &qwen2_5_omni::AUDIO,
     &qwen2_audio::FAMILY,

@@ -1,10 +1,10 @@
-//! Qwen 2 VL, 2.5 VL, 3 VL and 3.5, and EXAONE 4.5. Their kernels of patches cover two frames; those of an image are alike.
+//! Qwen 2 VL, 2.5 VL, 3 VL and 3.5, EXAONE 4.5, and Ling 3 VL. Their kernels of patches cover two frames; those of an image are alike.
 
 use super::super::spec::{
     Activation, BLOCK_COUNT, EncoderFamily, HEAD_COUNT, KeyRule, Part, Place, Prepared, Requirement, Source,
 };
 use super::vit;
-use crate::format::hugging_face::rules::Literal::Number;
+use crate::format::hugging_face::rules::Literal::{Bool, Number};
 use crate::format::hugging_face::rules::{Op, Rule};
 use crate::media::MediaKind;
 
@@ -183,4 +183,37 @@ pub(super) const QWEN3_5: EncoderFamily = EncoderFamily {
     activation: Activation { key: "hidden_act", known: &[("gelu_pytorch_tanh", vit::GELU)] },
     keys: &[KEYS, PIXELS, QWEN3_SIZES, vit::COLORS],
     ..QWEN2
+};
+
+/// As Qwen 3.5, with the matrices of the projector outside the tower.
+pub(super) const LING3: EncoderFamily = EncoderFamily {
+    model_types: &["bailing_moe_v3_vl"],
+    projector: "ling3vl",
+    requires: &[
+        vit::PREPARED,
+        vit::BICUBIC,
+        REQUIRES,
+        &[
+            Requirement::OneOf(Place::Encoder, "disable_merger_proj", &[Bool(true)]),
+            Requirement::OneOf(Place::Model, "norm_query_embeds", &[Bool(false)]),
+        ],
+    ],
+    parts: &[LAYERS, LING3_MERGER, OUTSIDE, LING3_PROJECTOR],
+    ..QWEN3_5
+};
+
+const LING3_MERGER: Part = Part {
+    stored: &["visual.merger."],
+    target: "mm.",
+    numbers: None,
+    rules: &[&[("norm", "input_norm", &[])]],
+    is_complete: true,
+};
+
+const LING3_PROJECTOR: Part = Part {
+    stored: &["linear_proj."],
+    target: "mm.",
+    numbers: None,
+    rules: &[&[("0", "0", &[]), ("2", "2", &[])]],
+    is_complete: true,
 };
