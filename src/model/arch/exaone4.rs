@@ -7,7 +7,7 @@ use super::family::{AttentionSpec, Family, Norms, QkNorm, QkNormKind, Rotation, 
 
 pub(super) const FAMILY: Family = Family {
     architecture: "exaone4",
-    models: "EXAONE 4",
+    models: "EXAONE 4, 4.5",
     norms: Norms::After,
     attention: AttentionSpec {
         qk_norm: QkNorm::Always(QkNormKind::Heads),
