@@ -216,7 +216,7 @@ fn table(plan: &QuantizePlan<'_>) -> String {
         .iter()
         .map(|tensor| {
             let shape = tensor.dims.iter().rev().map(u64::to_string).collect::<Vec<_>>().join(" x ");
-            let (from, to) = (tensor.from.to_string(), tensor.to.to_string());
+            let [from, to] = tensor.types();
             vec![tensor.name.clone(), shape, from, to, ByteSize(tensor.to_bytes).to_string()]
         })
         .collect();

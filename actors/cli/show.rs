@@ -112,14 +112,10 @@ fn tensor_table(tensors: &[TensorInfo]) -> String {
         .map(|tensor| {
             let shape: Vec<String> = tensor.dims.iter().map(u64::to_string).collect();
             let size = tensor.n_bytes.map_or_else(|| "?".to_owned(), |bytes| ByteSize(bytes).to_string());
-            vec![format!("  {}", tensor.name), shape.join(" x "), format_name(tensor), size]
+            vec![format!("  {}", tensor.name), shape.join(" x "), tensor.type_name(), size]
         })
         .collect();
     table(&columns, &rows)
-}
-
-fn format_name(tensor: &TensorInfo) -> String {
-    tensor.format().map_or_else(|| format!("type {}", tensor.ggml_type), |format| format.name().to_owned())
 }
 
 fn as_json(
@@ -145,7 +141,7 @@ fn as_json(
     object["stop"] = json!(recommended.stop);
     object["system"] = json!(recommended.system);
     if with_tensors {
-        let facts = |tensor: &TensorInfo| json!({ "name": tensor.name, "shape": tensor.dims, "format": format_name(tensor), "size_bytes": tensor.n_bytes });
+        let facts = |tensor: &TensorInfo| json!({ "name": tensor.name, "shape": tensor.dims, "format": tensor.type_name(), "size_bytes": tensor.n_bytes });
         object["tensors"] = checkpoint.tensors().iter().map(facts).collect();
     }
     if let Ok(plan) = plan {

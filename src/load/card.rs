@@ -61,7 +61,7 @@ impl ModelCard {
         let LoadOptions { recommended, defaults, .. } = options;
         let mut bytes_of_format: Vec<(String, u64)> = Vec::new();
         for tensor in checkpoint.tensors() {
-            let format = tensor.format().map_or_else(|| format!("type {}", tensor.ggml_type), |f| f.name().to_owned());
+            let format = tensor.type_name();
             let bytes = tensor.n_bytes.unwrap_or(0);
             match bytes_of_format.iter_mut().find(|(name, _)| *name == format) {
                 Some((_, sum)) => *sum += bytes,

@@ -6,6 +6,7 @@ use cuelight_shaders::quantize::is_target;
 use super::error::QuantizeError;
 use super::options::{Override, QuantizeOptions};
 use crate::checkpoint::{Checkpoint, TensorInfo};
+use crate::format::gguf::GGML_I32;
 use crate::quantization_recipe::{Matrix, ModelFacts, Role, fitting, keeps_format, needs_importance};
 use crate::tower::file::ARCHITECTURE;
 
@@ -18,6 +19,8 @@ pub struct PlannedTensor {
     pub from: Format,
     /// The new format; the same for tensors that are copied.
     pub to: Format,
+    /// Whether it has 32-bit integers, which are copied. The formats are then float32, which is as wide.
+    pub has_integers: bool,
     /// Present bytes.
     pub from_bytes: u64,
     /// New bytes.
@@ -67,6 +70,9 @@ impl<'a> QuantizePlan<'a> {
         if tensor.name.ends_with(".input_order") {
             return Err(QuantizeError::InputOrder { path: path(), tensor: tensor.name.clone() });
         }
+        if tensor.ggml_type == GGML_I32 {
+            return Ok(planned_integers(tensor));
+        }
         let from = self.checkpoint.weight(&tensor.name)?.format;
         let to = rules.format(tensor, from)?;
         // As float32 the values are the same.
@@ -93,10 +99,41 @@ impl<'a> QuantizePlan<'a> {
             name: tensor.name.clone(),
             from,
             to,
+            has_integers: false,
             from_bytes: tensor.bytes(),
             to_bytes: row_bytes as u64 * tensor.n_rows(),
             dims: tensor.dims.clone(),
         })
+    }
+}
+
+/// A tensor of 32-bit integers.
+fn planned_integers(tensor: &TensorInfo) -> PlannedTensor {
+    let bytes = tensor.bytes();
+    PlannedTensor {
+        name: tensor.name.clone(),
+        from: Format::F32,
+        to: Format::F32,
+        has_integers: true,
+        from_bytes: bytes,
+        to_bytes: bytes,
+        dims: tensor.dims.clone(),
+    }
+}
+
+impl PlannedTensor {
+    /// The present and the new type, as GGUF files name them.
+    #[must_use]
+    pub fn types(&self) -> [String; 2] {
+        match self.has_integers {
+            true => [(); 2].map(|()| "I32".to_owned()),
+            false => [self.from, self.to].map(|format| format.to_string()),
+        }
+    }
+
+    /// ggml's number of the new type.
+    pub(super) fn ggml_type(&self) -> u32 {
+        if self.has_integers { GGML_I32 } else { self.to.ggml_id() }
     }
 }
 

@@ -8,7 +8,7 @@ use cuelight_shaders::quant::random;
 use super::*;
 use crate::cancel::LoadCancel;
 use crate::format::gguf::write::GgufBuilder;
-use crate::format::gguf::{Gguf, Metadata};
+use crate::format::gguf::{GGML_I32, Gguf, Metadata};
 
 const COLUMNS: usize = 256;
 const LAYERS: u32 = 8;
@@ -19,6 +19,10 @@ fn values(rows: usize, seed: u64) -> Vec<f32> {
 
 /// A file with the tensors that recipes distinguish. The weights are not those of a model that runs.
 fn source() -> Vec<u8> {
+    builder().build()
+}
+
+fn builder() -> GgufBuilder {
     let file = GgufBuilder::new()
         .key("general.architecture", "llama")
         .key("general.file_type", 0u32)
@@ -28,14 +32,13 @@ fn source() -> Vec<u8> {
         .key("tokenizer.ggml.tokens", ["a", "b"].as_slice())
         .tensor_f32("token_embd.weight", &[256, 8], &values(8, 1))
         .tensor_f32("output_norm.weight", &[256], &values(1, 2));
-    let file = (0..LAYERS).fold(file, |file, layer| {
+    (0..LAYERS).fold(file, |file, layer| {
         let seed = 100 + u64::from(layer);
         ["attn_q", "attn_v", "ffn_down", "attn_norm"].iter().fold(file, |file, stem| match *stem {
             "attn_norm" => file.tensor_f32(&format!("blk.{layer}.{stem}.weight"), &[256], &values(1, seed)),
             _ => file.tensor_f32(&format!("blk.{layer}.{stem}.weight"), &[256, 4], &values(4, seed)),
         })
-    });
-    file.build()
+    })
 }
 
 fn options(recipe: &str) -> QuantizeOptions {
@@ -107,6 +110,20 @@ fn metadata_is_kept_except_what_describes_the_formats() {
         .unwrap()
         .collect();
     assert_eq!(tokens, ["a", "b"]);
+}
+
+#[test]
+fn integers_stay_as_they_are() {
+    let integers = [7_i32, 0, -1, 5, 3, 2];
+    let bytes: Vec<u8> = integers.iter().flat_map(|integer| integer.to_le_bytes()).collect();
+    let name = "blk.0.ffn_gate_tid2eid.weight";
+    let source = open(builder().tensor(name, &[2, 3], GGML_I32, bytes).build());
+    let options = options("q4_k_m");
+    let plan = QuantizePlan::new(&source, &options).unwrap();
+    let planned = plan.tensors.iter().find(|tensor| tensor.name == name).unwrap();
+    assert_eq!((planned.types(), planned.to_bytes), (["I32", "I32"].map(str::to_owned), 24));
+    let found = quantized(&source, &options);
+    assert_eq!(found.integers_of(name), Some(integers.map(i64::from).into()));
 }
 
 #[test]

@@ -76,18 +76,32 @@ impl QuantizePlan<'_> {
         progress(WriteProgress { done_bytes, total_bytes });
         for (tensor, range) in self.tensors.iter().zip(&header.ranges).skip(out.finished()) {
             cancel.check().map_err(|_| QuantizeError::Cancelled)?;
-            let weight = self.checkpoint.weight(&tensor.name)?;
-            let written = if tensor.from == tensor.to {
-                out.append(range.start, weight.bytes())
-            } else {
-                out.append(range.start, &self.convert(tensor, &weight)?)
-            };
-            written.map_err(failed)?;
+            self.append(&mut out, tensor, range.start)?.map_err(failed)?;
             done_bytes += tensor.from_bytes;
             progress(WriteProgress { done_bytes, total_bytes });
         }
         out.finish(header.file_bytes).map_err(failed)?;
         Ok(header.file_bytes as u64)
+    }
+
+    /// Appends the new bytes of a tensor.
+    fn append(
+        &self,
+        out: &mut PartialFile,
+        tensor: &PlannedTensor,
+        start: usize,
+    ) -> Result<io::Result<()>, QuantizeError> {
+        if tensor.has_integers {
+            let integers = self.checkpoint.integers_of(&tensor.name).unwrap_or_default();
+            // All are 32 bits wide in the file.
+            let bytes: Vec<u8> = integers.into_iter().flat_map(|integer| (integer as i32).to_le_bytes()).collect();
+            return Ok(out.append(start, &bytes));
+        }
+        let weight = self.checkpoint.weight(&tensor.name)?;
+        Ok(match tensor.from == tensor.to {
+            true => out.append(start, weight.bytes()),
+            false => out.append(start, &self.convert(tensor, &weight)?),
+        })
     }
 
     /// A hash of what determines the bytes of tensors, besides the names and formats in the header of the file.
@@ -122,7 +136,7 @@ impl QuantizePlan<'_> {
         };
         Ok(self.tensors.iter().fold(file, |file, tensor| {
             let bytes = usize::try_from(tensor.to_bytes).unwrap_or(usize::MAX);
-            file.space(&tensor.name, &tensor.dims, tensor.to.ggml_id(), bytes)
+            file.space(&tensor.name, &tensor.dims, tensor.ggml_type(), bytes)
         }))
     }
 

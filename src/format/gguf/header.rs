@@ -9,6 +9,7 @@ use cuelight_shaders::quant::Format;
 use cuelight_shaders::weight::{Bytes, SharedBytes};
 
 use super::error::GgufFault;
+use super::type_name::{ggml_type_name, integer_bytes};
 use super::value::{Array, Value, ValueType};
 
 /// A file's bytes: a mapping, or a vector.
@@ -72,6 +73,16 @@ impl TensorInfo {
     #[must_use]
     pub fn n_rows(&self) -> u64 {
         self.dims.iter().skip(1).product()
+    }
+
+    /// The name of its type.
+    #[must_use]
+    pub fn type_name(&self) -> String {
+        match self.format() {
+            Some(format) => format.name().to_owned(),
+            None if integer_bytes(self.ggml_type).is_some() => ggml_type_name(self.ggml_type),
+            None => format!("type {}", self.ggml_type),
+        }
     }
 
     /// Its size in bytes; 0 when its format is unknown.
@@ -170,6 +181,9 @@ fn locate(tensor: &mut TensorInfo, data_start: u64, alignment: u64, file_bytes: 
             return Err(GgufFault::RaggedTensor { tensor: name(), columns, block });
         }
         let n_bytes = (tensor.n_elements() / block).checked_mul(format.block_bytes() as u64);
+        tensor.n_bytes = Some(n_bytes.ok_or_else(|| GgufFault::HugeTensor { tensor: name() })?);
+    } else if let Some(size) = integer_bytes(tensor.ggml_type) {
+        let n_bytes = tensor.n_elements().checked_mul(size);
         tensor.n_bytes = Some(n_bytes.ok_or_else(|| GgufFault::HugeTensor { tensor: name() })?);
     }
     let start = data_start.checked_add(tensor.start);

@@ -38,7 +38,10 @@ pub use value::{Strings, Value};
 
 use crate::mapped_file::{MappedFile, ModelFiles};
 
-/// ggml's number of 64-bit integers, which no kernel computes with.
+/// ggml's number of 32-bit integers, which no kernel computes with.
+pub const GGML_I32: u32 = 26;
+
+/// ggml's number of 64-bit integers.
 const GGML_I64: u32 = 27;
 
 /// An open model: its metadata, its table of tensors, and their bytes.
@@ -207,14 +210,17 @@ impl Gguf {
 }
 
 impl Gguf {
-    /// The values of a tensor of 64-bit integers; `None` if there is no such tensor, or it is not in the file as a whole.
+    /// The values of a tensor of 32-bit or 64-bit integers; `None` if there is no such tensor, or it is not in the file as a whole.
     #[must_use]
     pub fn integers_of(&self, name: &str) -> Option<Vec<i64>> {
-        let tensor = self.tensor(name).filter(|tensor| tensor.ggml_type == GGML_I64)?;
-        let start = usize::try_from(tensor.start).ok()?;
-        let end = usize::try_from(tensor.n_elements()).ok()?.checked_mul(size_of::<i64>())?.checked_add(start)?;
-        let bytes = SharedBytes::new(Arc::clone(&self.shards[tensor.shard]), start..end)?;
-        Some(bytes.as_slice().as_chunks().0.iter().map(|value| i64::from_le_bytes(*value)).collect())
+        let tensor = self.tensor(name)?;
+        let bytes = SharedBytes::new(Arc::clone(&self.shards[tensor.shard]), tensor.byte_range()?)?;
+        let bytes = bytes.as_slice();
+        match tensor.ggml_type {
+            GGML_I32 => Some(bytes.as_chunks().0.iter().map(|value| i32::from_le_bytes(*value).into()).collect()),
+            GGML_I64 => Some(bytes.as_chunks().0.iter().map(|value| i64::from_le_bytes(*value)).collect()),
+            _ => None,
+        }
     }
 }
 

@@ -86,6 +86,17 @@ fn dimensions_fold_into_rows_and_columns() {
 }
 
 #[test]
+fn integers_have_a_size_and_a_name() {
+    let bytes = example().tensor("numbers", &[2], GGML_I32, [7_i32, -1].map(i32::to_le_bytes).concat()).build();
+    let gguf = open(bytes).unwrap();
+    let tensor = gguf.tensor("numbers").unwrap();
+    assert_eq!((tensor.n_bytes, tensor.type_name()), (Some(8), "I32".to_owned()));
+    assert_eq!(gguf.integers_of("numbers"), Some(vec![7, -1]));
+    let cut = example().tensor("numbers", &[1 << 20], GGML_I32, vec![0; 8]).build();
+    assert_contains(&open(cut).unwrap_err().to_string(), &["\"numbers\""]);
+}
+
+#[test]
 fn an_unsupported_format_is_listed_and_refused_by_name_when_used() {
     let bytes = example().tensor("odd", &[256], 144, vec![0; 66]).build();
     let gguf = open(bytes).unwrap();

@@ -77,6 +77,12 @@ const OF_IK_LLAMA: &[(u32, &str)] = &[
     (399, "Q8_K_R8"),
 ];
 
+/// The bytes of a value of a type of integers; `None` for other types.
+#[must_use]
+pub fn integer_bytes(ggml_type: u32) -> Option<u64> {
+    (24..28).contains(&ggml_type).then(|| 1 << (ggml_type - 24))
+}
+
 /// The name of a tensor type. It says where a type comes from that ggml does not have.
 #[must_use]
 pub fn ggml_type_name(ggml_type: u32) -> String {
