@@ -8,6 +8,7 @@
 #include <gpu/rotation.glsl>
 #include <attention/cache.glsl>
 #include <attention/sizes.glsl>
+#include <attention/pools.glsl>
 
 layout(constant_id = 24) const bool ROTATES = false;
 layout(constant_id = 25) const uint PAIRS = 1;             // of a head that are rotated; the rest is copied
@@ -95,21 +96,22 @@ vec4 load_quad(Floats x, uint start, uint column, uint dim, uint turned) {
     return quad;
 }
 
-void store_in_8_bits(uint64_t record, uint stride, uint slot, uint group, vec4 quads[MOST_QUADS]) {
+void store_in_8_bits(uint64_t record, uint stride, uvec2 slots, uint group, vec4 quads[MOST_QUADS]) {
     vec4 largest = vec4(0.0);
     [[unroll]] for (uint q = 0; q < OWN_QUADS; q++) largest = max(largest, abs(quads[q]));
     float scale = max(max(largest.x, largest.y), max(largest.z, largest.w)) / 127.0;
     float inverse = scale == 0.0 ? 0.0 : 1.0 / scale;
-    Words words = Words(record + slot * stride + group * 32);
+    Words words = Words(record + slots.y * stride + group * 32);
     [[unroll]] for (uint q = 0; q < OWN_QUADS; q++) {
         uvec4 codes = uvec4(ivec4(round(clamp(quads[q] * inverse, -127.0, 127.0)))) & 255u;
         words.at[q] = codes.x | codes.y << 8 | codes.z << 16 | codes.w << 24;
     }
-    Halves(scale_address(record, stride, slot, group)).at[0] = float16_t(scale);
+    Halves(scale_address(record, stride, slots.x, slots.y, group)).at[0] = float16_t(scale);
 }
 
-// Stores a group of the keys or of the values: `index` counts the groups of a row.
-void store(Floats x, uint64_t cache, uint dim, uint stride, uint turned, uint index) {
+// Stores a group of the keys or of the values: `index` counts the groups of a row. A record has `slots.x` slots, of which the row
+// has `slots.y`.
+void store(Floats x, uint64_t cache, uint dim, uint stride, uint turned, uint index, uvec2 slots) {
     uint groups = stride / VALUES_TOGETHER;
     uint head = index / groups;
     uint group = index % groups;
@@ -118,15 +120,14 @@ void store(Floats x, uint64_t cache, uint dim, uint stride, uint turned, uint in
     [[unroll]] for (uint q = 0; q < OWN_QUADS; q++) {
         quads[q] = load_quad(x, start, group * VALUES_TOGETHER + 4 * q, dim, turned);
     }
-    uint table_start = step.table_starts.at[step.sequences.at[row]];
-    uint64_t record = record_of(cache, stride, step, table_start, position, n_kv_heads, head);
-    uint slot = position % BLOCK_TOKENS;
+    uint block = step.tables.at[step.table_starts.at[step.sequences.at[row]] + position / BLOCK_TOKENS];
+    uint64_t record = cache + (uint64_t(block) * n_kv_heads + head) * record_bytes(stride, slots.x);
     if (KV_TYPE == 2) {
-        store_in_8_bits(record, stride, slot, group, quads);
+        store_in_8_bits(record, stride, slots, group, quads);
         return;
     }
     [[unroll]] for (uint q = 0; q < OWN_QUADS; q++) {
-        uint entry = slot * (stride / 4) + group * OWN_QUADS + q;
+        uint entry = slots.y * (stride / 4) + group * OWN_QUADS + q;
         if (KV_TYPE == 0) {
             FloatQuads(record).at[entry] = quads[q];
         } else {
@@ -156,12 +157,16 @@ void main() {
     position = step.positions.at[row];
     uint index = gl_GlobalInvocationID.x;
     uint of_keys = n_kv_heads * (KEY_STRIDE / VALUES_TOGETHER);
-    uint of_values = VALUES_IN_KEYS ? 0 : n_kv_heads * (VALUE_STRIDE / VALUES_TOGETHER);
+    uint of_values = VALUES_IN_KEYS && POOL == 0 ? 0 : n_kv_heads * (VALUE_STRIDE / VALUES_TOGETHER);
     uint of_queries = ROTATES ? n_heads * (KEY_STRIDE / VALUES_TOGETHER) : 0;
+    uvec2 slots = uvec2(BLOCK_TOKENS, position % BLOCK_TOKENS);
     if (index < of_keys) {
-        store(key, key_cache, KEY_DIM, KEY_STRIDE, ROTATES ? 2 * PAIRS : 0, index);
+        store(key, key_cache, KEY_DIM, KEY_STRIDE, ROTATES ? 2 * PAIRS : 0, index, slots);
     } else if (index - of_keys < of_values) {
-        store(value, value_cache, VALUE_DIM, VALUE_STRIDE, 0, index - of_keys);
+        // Of entries only that of the last row of a pool is stored.
+        if (POOL > 0 && (position + 1) % max(POOL, 1) != 0) return;
+        if (POOL > 0) slots = uvec2(ENTRY_SLOTS, entry_slot(slots.y));
+        store(value, value_cache, VALUE_DIM, VALUE_STRIDE, 0, index - of_keys, slots);
     } else if (index - of_keys - of_values < of_queries) {
         rotate_query(index - of_keys - of_values);
     }

@@ -130,7 +130,7 @@ impl KvCache {
     }
 
     /// Stores one position. `key` is [n_kv_heads * key_dim]; `value` is [n_kv_heads * value_dim], or empty where values
-    /// are part of the keys.
+    /// are part of the keys. With pools, `value` is the entry of the pool that ends at the position, or empty if none does.
     ///
     /// # Panics
     /// When the block, slot or shape is out of range.
@@ -159,9 +159,9 @@ impl Layer {
     fn new(shape: KvShape, n_blocks: usize, kv_type: KvType) -> Self {
         let heads = n_blocks * shape.n_kv_heads;
         let store = match kv_type {
-            KvType::F16 => Store::F16(Planes::new(heads, shape.strides())),
-            KvType::F32 => Store::F32(Planes::new(heads, shape.strides())),
-            KvType::Q8_0 => Store::Q8(ScaledPlanes::new(heads, shape.strides())),
+            KvType::F16 => Store::F16(Planes::new(heads, shape.strides(), shape.value_slots())),
+            KvType::F32 => Store::F32(Planes::new(heads, shape.strides(), shape.value_slots())),
+            KvType::Q8_0 => Store::Q8(ScaledPlanes::new(heads, shape.strides(), shape.value_slots())),
         };
         Layer { shape, store }
     }
@@ -173,16 +173,18 @@ impl Layer {
     unsafe fn write(&self, block: u32, slot: usize, key: &[f32], value: &[f32]) {
         let (key_dim, value_dim) = (self.shape.key_dim, self.shape.stored_value_dim());
         assert!(slot < BLOCK_TOKENS && key.len() == self.shape.key_width());
-        assert!(value.len() == self.shape.stored_value_width());
+        let ends_no_pool = self.shape.pool > 0 && value.is_empty();
+        assert!(value.len() == self.shape.stored_value_width() || ends_no_pool);
+        let (slots, value_dim) = ([slot, self.shape.value_slot(slot)], if ends_no_pool { 0 } else { value_dim });
         for head in 0..self.shape.n_kv_heads {
             let (key, value) = (&key[head * key_dim..][..key_dim], &value[head * value_dim..][..value_dim]);
             let index = self.head_index(block, head);
             // SAFETY: the caller promises that no other thread uses this slot.
             unsafe {
                 match &self.store {
-                    Store::F16(planes) => planes.write(index, slot, key, value),
-                    Store::F32(planes) => planes.write(index, slot, key, value),
-                    Store::Q8(planes) => planes.write(index, slot, key, value),
+                    Store::F16(planes) => planes.write(index, slots, key, value),
+                    Store::F32(planes) => planes.write(index, slots, key, value),
+                    Store::Q8(planes) => planes.write(index, slots, key, value),
                 }
             }
         }
@@ -215,7 +217,8 @@ mod tests {
     /// A cache of unequal layers whose blocks have different contents.
     fn filled(kv_type: KvType) -> KvCache {
         let unequal = KvShape { value_dim: 24, ..KvShape::grouped(1, 40) };
-        let shapes = [KvShape::grouped(2, 32), unequal, KvShape::latent(48, 32)];
+        let pooled = KvShape::latent(48, 48).with_pools(4).unwrap();
+        let shapes = [KvShape::grouped(2, 32), unequal, KvShape::latent(48, 32), pooled];
         let both = shapes.map(|shape| [shape, if shape == unequal { KvShape::NONE } else { KvShape::index(20) }]);
         let cache = KvCache::with_index_keys(both.into_iter(), 5, kv_type);
         for (layer, [shape, index]) in both.into_iter().enumerate() {
@@ -249,7 +252,8 @@ mod tests {
             let cache = filled(*kv_type);
             assert_eq!(cache.position_bytes()[2], PositionBytes { kv: kv / 16, index: index / 16 }, "{kv_type}");
             assert_eq!(cache.position_bytes()[1].index, 0, "{kv_type}");
-            let rest: u64 = cache.position_bytes()[..2].iter().map(|bytes| 16 * (bytes.kv + bytes.index)).sum();
+            let others = [0, 1, 3].map(|layer| cache.position_bytes()[layer]);
+            let rest: u64 = others.iter().map(|bytes| 16 * (bytes.kv + bytes.index)).sum();
             assert_eq!(cache.block_bytes() as u64, kv + index + rest, "{kv_type}");
         }
     }

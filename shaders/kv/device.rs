@@ -14,10 +14,11 @@ pub struct DeviceKv {
     pub indexes: Vec<Region>,
 }
 
-/// Bytes of the keys and of the values of one block of a layer. The values have none where they are part of the keys.
+/// Bytes of the keys and of the values, or of the entries of pools, of one block of a layer. The values have none where they are
+/// part of the keys.
 #[must_use]
 pub fn plane_block_bytes(shape: KvShape, kv_type: KvType) -> [u64; 2] {
-    [shape.key_dim, shape.stored_value_dim()].map(|dim| {
+    [(shape.key_dim, BLOCK_TOKENS), (shape.stored_value_dim(), shape.value_slots())].map(|(dim, slots)| {
         let stride = dim.next_multiple_of(values_together(kv_type));
         let head_bytes = match kv_type {
             KvType::F32 => 4 * stride,
@@ -25,7 +26,7 @@ pub fn plane_block_bytes(shape: KvShape, kv_type: KvType) -> [u64; 2] {
             // A scale of two bytes for each 32 values.
             KvType::Q8_0 => stride + stride / 16,
         };
-        (shape.n_kv_heads * BLOCK_TOKENS * head_bytes) as u64
+        (shape.n_kv_heads * slots * head_bytes) as u64
     })
 }
 
@@ -48,5 +49,7 @@ mod tests {
         let unequal = KvShape { value_dim: 128, ..KvShape::grouped(1, 192) };
         assert_eq!(bytes(unequal)[1..], [[16 * 384, 16 * 256], [16 * 204, 16 * 136]]);
         assert_eq!(bytes(KvShape::latent(576, 512))[1..], [[16 * 1152, 0], [16 * 612, 0]], "only keys");
+        let pooled = KvShape::latent(512, 512).with_pools(4).unwrap();
+        assert_eq!(bytes(pooled)[1..], [[16 * 1024, 4 * 1024], [16 * 544, 4 * 544]], "an entry for four positions");
     }
 }

@@ -44,6 +44,8 @@ pub(crate) struct Planes<T> {
     pub(super) values: SharedCells<T>,
     /// Of a key and of a value.
     pub(super) strides: [usize; 2],
+    /// Slots of a head for keys and for values.
+    slots: [usize; 2],
 }
 
 /// A number that vectors are loaded from.
@@ -81,22 +83,26 @@ impl Number for f32 {
 }
 
 impl<T: Plain> Planes<T> {
-    pub(super) fn new(heads: usize, strides: [usize; 2]) -> Self {
-        let [keys, values] = strides.map(|stride| SharedCells::new(heads * BLOCK_TOKENS * stride));
-        Planes { keys, values, strides }
+    /// Memory for some heads, with this many slots of each for values.
+    pub(super) fn new(heads: usize, strides: [usize; 2], value_slots: usize) -> Self {
+        let slots = [BLOCK_TOKENS, value_slots];
+        let [keys, values] = [0, 1].map(|of| SharedCells::new(heads * slots[of] * strides[of]));
+        Planes { keys, values, strides, slots }
+    }
+
+    /// The lengths of the keys and of the values of a head.
+    pub(super) fn lengths(&self) -> [usize; 2] {
+        [0, 1].map(|of| self.slots[of] * self.strides[of])
     }
 
     /// The bytes of the keys and of the values of some heads.
     pub(super) fn bytes(&mut self, heads: Range<usize>) -> [&mut [u8]; 2] {
-        let [keys, values] = self.strides.map(|stride| {
-            let len = BLOCK_TOKENS * stride;
-            heads.start * len..heads.end * len
-        });
+        let [keys, values] = self.lengths().map(|len| heads.start * len..heads.end * len);
         [self.keys.bytes(keys), self.values.bytes(values)]
     }
 
     pub(super) fn head_at(&self, index: usize) -> PlainHead<T> {
-        let [key_len, value_len] = self.strides.map(|stride| BLOCK_TOKENS * stride);
+        let [key_len, value_len] = self.lengths();
         let (keys, values) =
             (self.keys.range(index * key_len, key_len), self.values.range(index * value_len, value_len));
         PlainHead { keys, values, strides: self.strides }
@@ -105,16 +111,16 @@ impl<T: Plain> Planes<T> {
 
 impl<T: Number> Planes<T> {
     /// # Safety
-    /// No other thread may use this slot at the same time.
-    pub(super) unsafe fn write(&self, index: usize, slot: usize, key: &[f32], value: &[f32]) {
-        let [first_key, first_value] = self.strides.map(|stride| index * BLOCK_TOKENS * stride);
+    /// No other thread may use these slots of the key and of the value at the same time.
+    pub(super) unsafe fn write(&self, index: usize, [slot, value_slot]: [usize; 2], key: &[f32], value: &[f32]) {
+        let [first_key, first_value] = self.lengths().map(|len| index * len);
         let mut numbers = [T::default(); MAX_HEAD_DIM];
         let numbers = &mut numbers[..key.len()];
         T::from_single(key, numbers);
-        // SAFETY: the caller promises that no other thread uses this slot.
+        // SAFETY: the caller promises that no other thread uses these slots.
         unsafe {
             self.keys.write_column(first_key + slot, numbers);
-            T::from_single(value, self.values.get_mut(first_value + slot * self.strides[1], value.len()));
+            T::from_single(value, self.values.get_mut(first_value + value_slot * self.strides[1], value.len()));
         }
     }
 }

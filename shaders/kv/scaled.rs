@@ -18,49 +18,54 @@ pub(crate) struct ScaledPlanes {
     value_scales: SharedCells<f16>,
     /// Of a key and of a value.
     groups: [usize; 2],
+    /// Slots of a head for keys and for values.
+    slots: [usize; 2],
 }
 
 impl ScaledPlanes {
-    pub(super) fn new(heads: usize, strides: [usize; 2]) -> Self {
+    /// Memory for some heads, with this many slots of each for values.
+    pub(super) fn new(heads: usize, strides: [usize; 2], value_slots: usize) -> Self {
         let groups = strides.map(|stride| stride.div_ceil(SCALE_GROUP));
-        let [key_scales, value_scales] = groups.map(|groups| SharedCells::new(heads * BLOCK_TOKENS * groups));
-        ScaledPlanes { codes: Planes::new(heads, strides), key_scales, value_scales, groups }
+        let slots = [BLOCK_TOKENS, value_slots];
+        let [key_scales, value_scales] = [0, 1].map(|of| SharedCells::new(heads * slots[of] * groups[of]));
+        ScaledPlanes { codes: Planes::new(heads, strides, value_slots), key_scales, value_scales, groups, slots }
+    }
+
+    /// The numbers of scales of the keys and of the values of a head.
+    fn scales(&self) -> [usize; 2] {
+        [0, 1].map(|of| self.slots[of] * self.groups[of])
     }
 
     /// The bytes of the keys and of the values of some heads, then of their scales.
     pub(super) fn bytes(&mut self, heads: Range<usize>) -> [&mut [u8]; 4] {
-        let [key_scales, value_scales] = self.groups.map(|groups| {
-            let len = BLOCK_TOKENS * groups;
-            heads.start * len..heads.end * len
-        });
+        let [key_scales, value_scales] = self.scales().map(|len| heads.start * len..heads.end * len);
         let [keys, values] = self.codes.bytes(heads);
         [keys, values, self.key_scales.bytes(key_scales), self.value_scales.bytes(value_scales)]
     }
 
     /// # Safety
-    /// No other thread may use this slot at the same time.
-    pub(super) unsafe fn write(&self, index: usize, slot: usize, key: &[f32], value: &[f32]) {
-        let [key_groups, value_groups] = self.groups;
-        let first = |stride: usize| index * BLOCK_TOKENS * stride;
-        let [first_key, first_value] = self.codes.strides.map(first);
-        let (first_key_scale, first_value_scale) = (first(key_groups), first(value_groups));
+    /// No other thread may use these slots of the key and of the value at the same time.
+    pub(super) unsafe fn write(&self, index: usize, [slot, value_slot]: [usize; 2], key: &[f32], value: &[f32]) {
+        let value_groups = self.groups[1];
+        let [first_key, first_value] = self.codes.lengths().map(|len| index * len);
+        let [first_key_scale, first_value_scale] = self.scales().map(|len| index * len);
         let mut codes = [0; SCALE_GROUP];
         for (group, values) in key.chunks(SCALE_GROUP).enumerate() {
             let codes = &mut codes[..values.len()];
             let scale = round_to_bytes(values, codes);
-            // SAFETY: the caller promises that no other thread uses this slot.
+            // SAFETY: the caller promises that no other thread uses these slots.
             unsafe {
                 self.key_scales.get_mut(first_key_scale + group * BLOCK_TOKENS + slot, 1)[0] = scale;
                 self.codes.keys.write_column(first_key + group * SCALE_GROUP * BLOCK_TOKENS + slot, codes);
             }
         }
         for (group, values) in value.chunks(SCALE_GROUP).enumerate() {
-            // SAFETY: the caller promises that no other thread uses this slot.
+            // SAFETY: the caller promises that no other thread uses these slots.
             unsafe {
-                let start = first_value + slot * self.codes.strides[1] + group * SCALE_GROUP;
+                let start = first_value + value_slot * self.codes.strides[1] + group * SCALE_GROUP;
                 let codes = self.codes.values.get_mut(start, values.len());
                 let scale = round_to_bytes(values, codes);
-                self.value_scales.get_mut(first_value_scale + slot * value_groups + group, 1)[0] = scale;
+                self.value_scales.get_mut(first_value_scale + value_slot * value_groups + group, 1)[0] = scale;
             }
         }
     }
@@ -84,7 +89,7 @@ impl Storage for ScaledPlanes {
     type Head = ScaledHead;
 
     fn head(&self, index: usize) -> ScaledHead {
-        let [key_scales, value_scales] = self.groups.map(|groups| BLOCK_TOKENS * groups);
+        let [key_scales, value_scales] = self.scales();
         let PlainHead { keys, values, strides } = self.codes.head_at(index);
         ScaledHead {
             keys,

@@ -2,6 +2,7 @@
 
 use half::f16;
 
+use crate::op::ShapeError;
 use crate::vector::LANES;
 
 /// Positions in a block, which are the lanes of one vector.
@@ -84,11 +85,13 @@ pub struct KvShape {
     pub value_dim: usize,
     /// Whether a value is the first `value_dim` values of its key, so that only keys are stored.
     pub values_in_keys: bool,
+    /// Adjacent positions of a pool, of which one entry, as long as a key, is stored in the place of values; 0 without pools.
+    pub pool: usize,
 }
 
 impl KvShape {
     /// Nothing is stored.
-    pub const NONE: KvShape = KvShape { n_kv_heads: 0, key_dim: 0, value_dim: 0, values_in_keys: false };
+    pub const NONE: KvShape = KvShape { n_kv_heads: 0, key_dim: 0, value_dim: 0, values_in_keys: false, pool: 0 };
 
     /// Keys without values of their own, by which positions are selected.
     #[must_use]
@@ -99,14 +102,41 @@ impl KvShape {
     /// Heads whose keys and values have the same length.
     #[must_use]
     pub fn grouped(n_kv_heads: usize, head_dim: usize) -> Self {
-        KvShape { n_kv_heads, key_dim: head_dim, value_dim: head_dim, values_in_keys: false }
+        KvShape { n_kv_heads, key_dim: head_dim, value_dim: head_dim, values_in_keys: false, pool: 0 }
     }
 
     /// Latent attention: one head for all queries. Its key is a latent vector of `value_dim` values, which is also the
     /// value, followed by the rotated values.
     #[must_use]
     pub fn latent(key_dim: usize, value_dim: usize) -> Self {
-        KvShape { n_kv_heads: 1, key_dim, value_dim, values_in_keys: true }
+        KvShape { n_kv_heads: 1, key_dim, value_dim, values_in_keys: true, pool: 0 }
+    }
+
+    /// The same with an entry for each pool of this many positions, which divides a block or has whole blocks.
+    ///
+    /// # Errors
+    /// [`ShapeError`] when it is neither, or values are not whole keys of one head.
+    pub fn with_pools(self, pool: usize) -> Result<Self, ShapeError> {
+        let fits = pool > 0 && (BLOCK_TOKENS.is_multiple_of(pool) || pool.is_multiple_of(BLOCK_TOKENS));
+        if !fits {
+            let expected = format!("a divisor or a multiple of {BLOCK_TOKENS}");
+            return Err(ShapeError::Mismatch { op: "kv", what: "positions of a pool".into(), found: pool, expected });
+        }
+        ShapeError::check("kv", "length of a value", self.value_dim, self.key_dim)?;
+        ShapeError::check("kv", "heads with values in keys", self.n_kv_heads * usize::from(self.values_in_keys), 1)?;
+        Ok(KvShape { pool, ..self })
+    }
+
+    /// The slots of a block for values, or for the entries of pools.
+    #[must_use]
+    pub(crate) fn value_slots(&self) -> usize {
+        BLOCK_TOKENS.checked_div(self.pool).map_or(BLOCK_TOKENS, |slots| slots.max(1))
+    }
+
+    /// The slot of the value of a position, or of the entry of its pool if it is the last of the pool.
+    #[must_use]
+    pub(crate) fn value_slot(&self, slot: usize) -> usize {
+        slot / (BLOCK_TOKENS / self.value_slots())
     }
 
     /// Values in the keys of one position.
@@ -127,10 +157,14 @@ impl KvShape {
         self.n_kv_heads * self.stored_value_dim()
     }
 
-    /// Values of a head that are stored next to its key.
+    /// Values of a head, or of an entry of a pool, that are stored next to its key.
     #[must_use]
     pub fn stored_value_dim(&self) -> usize {
-        if self.values_in_keys { 0 } else { self.value_dim }
+        match (self.pool, self.values_in_keys) {
+            (0, true) => 0,
+            (0, false) => self.value_dim,
+            (_, _) => self.key_dim,
+        }
     }
 
     /// Lengths of a stored key and of a stored value: rounded up to whole vectors.
@@ -141,8 +175,8 @@ impl KvShape {
     /// Bytes of one block of this layer, keys and values together.
     #[must_use]
     pub fn block_bytes(&self, kv_type: KvType) -> u64 {
-        let of_position: usize = self.strides().iter().map(|stride| kv_type.bytes(*stride)).sum();
-        (BLOCK_TOKENS * self.n_kv_heads * of_position) as u64
+        let [key, value] = self.strides().map(|stride| kv_type.bytes(stride));
+        (self.n_kv_heads * (BLOCK_TOKENS * key + self.value_slots() * value)) as u64
     }
 }
 
@@ -158,6 +192,17 @@ mod tests {
         assert_eq!(bytes(unequal), [16 * 320 * 4, 16 * 320 * 2, 16 * (320 + 10 * 2)]);
         // Only keys are stored.
         assert_eq!(bytes(KvShape::latent(576, 512)), [16 * 576 * 4, 16 * 576 * 2, 16 * (576 + 18 * 2)]);
+    }
+
+    #[test]
+    fn a_block_has_an_entry_of_each_pool_or_one_of_a_longer_pool() {
+        let bytes = |pool| KvShape::latent(512, 512).with_pools(pool).map(|shape| shape.block_bytes(KvType::F16));
+        assert_eq!([4, 16, 128].map(|pool| bytes(pool).unwrap()), [20, 17, 17].map(|slots| slots * 1024));
+        let slot = |pool, slot| KvShape::latent(512, 512).with_pools(pool).unwrap().value_slot(slot);
+        assert_eq!([slot(4, 3), slot(4, 15), slot(16, 15), slot(128, 15)], [0, 3, 0, 0]);
+        let error = bytes(6).unwrap_err().to_string();
+        assert_eq!(error, "kv: positions of a pool is 6, but must be a divisor or a multiple of 16");
+        KvShape::latent(576, 512).with_pools(4).unwrap_err();
     }
 
     #[test]

@@ -106,7 +106,7 @@ mod tests {
             layer: 0,
             stores: true,
             n_heads: 2,
-            kv: KvShape { n_kv_heads: 1, key_dim: 16, value_dim: 16, values_in_keys: false },
+            kv: KvShape { n_kv_heads: 1, key_dim: 16, value_dim: 16, values_in_keys: false, pool: 0 },
             scale,
             window,
             sees_later: false,
