@@ -10,6 +10,7 @@ use crate::cases::{Case, CaseBatch, CaseCache, CaseStep, Expected};
 use crate::gpu::RowCount;
 use crate::kv::{BLOCK_TOKENS, KvShape, KvType, SCALE_GROUP};
 use crate::quant::random;
+use crate::selection::Selection;
 
 /// Every type of cache, with few and many heads; rows that select all of the positions that they see, and rows that select one
 /// or some.
@@ -24,14 +25,18 @@ pub fn cases() -> Vec<Case> {
         ([5, 24, 64], 16),
         ([2, 8, 9], 3),
     ];
+    let op = |shape| SelectPositions::new(1, shape).expect("the shape is valid");
+    let of_positions = shapes.map(|(shape, pool)| (shape, op(shape).pooled(pool).expect("positions are whole pools")));
+    let of_pools = [([64, 128, 30], 4), ([3, 40, 5], 32)].map(|(shape, pool)| (shape, op(shape).of_pools(pool)));
+    let ops: Vec<_> = of_positions.into_iter().chain(of_pools).collect();
     let of_type = |&kv_type: &KvType| {
-        shapes.map(|(shape, pool)| {
-            let op = SelectPositions::new(1, shape).and_then(|op| op.pooled(pool)).expect("the shape is valid");
+        ops.clone().into_iter().map(move |(shape, op)| {
             let sequences = Sequences::new(op, &[271, 40], whole);
             let steps = [vec![(0, 0..270), (1, 0..17)], vec![(1, 17..40), (0, 270..271)]];
             let steps = steps.iter().map(|ranges| sequences.case_step(ranges)).collect();
             let cache = Some(sequences.cache(kv_type));
-            Case { name: format!("{kv_type}, {shape:?}, pools of {pool}"), op: Box::new(op), cache, steps }
+            let Selection { pool, unit, .. } = op.selection;
+            Case { name: format!("{kv_type}, {shape:?}, {unit:?}, pools of {pool}"), op: Box::new(op), cache, steps }
         })
     };
     KvType::ALL.iter().flat_map(of_type).collect()

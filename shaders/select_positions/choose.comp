@@ -1,18 +1,21 @@
 #version 460
-// The positions of the pools of each row with the highest scores, then those after its last whole pool, ascending: one workgroup
-// for each row. The lowest of these scores is found byte by byte, from the highest byte on: how many scores of those with the same
+// The positions of the pools of each row with the highest scores, then those after its last whole pool, or these pools themselves,
+// ascending: one workgroup for each row. The lowest of these scores is found byte by byte, from the highest byte on: how many scores of those with the same
 // higher bytes have each value of the next.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
+layout(constant_id = 1) const bool OF_POOLS = false; // the pools themselves
 
 layout(push_constant, scalar) uniform Push {
     Words scores;
     Floats y;
     Step step;
-    uint most;             // positions that a row selects
+    uint most;             // positions or pools that a row selects
+    uint all_up_to;        // the most positions of a row that selects all
+    uint most_pools;       // whole pools that a row selects
     uint pool;             // positions of a pool
     uint context;          // scores of a row
 };
@@ -27,7 +30,7 @@ uvec2 lowest_selected(uint first_score, uint pools) {
     uint lane = gl_LocalInvocationID.x;
     uint lowest = 0;
     uint known = 0;        // the bits of `lowest` that are found
-    uint wanted = (most + 1 - pool) / pool;
+    uint wanted = most_pools;
     for (int shift = 24; shift >= 0; shift -= 8) {
         for (uint value = lane; value < 256; value += WORKGROUP_SIZE) counts[value] = 0;
         barrier();
@@ -74,11 +77,13 @@ void main() {
     if (row >= step.rows) return;
     uint lane = gl_LocalInvocationID.x;
     uint seen = step.positions.at[row] + 1;
-    if (seen <= most) {
-        for (uint i = lane; i < most; i += WORKGROUP_SIZE) y.at[row * most + i] = i < seen ? float(i) : 0.0;
+    uint pools = seen / pool;
+    if (seen <= all_up_to) {
+        uint all = OF_POOLS ? pools : seen;
+        for (uint i = lane; i < most; i += WORKGROUP_SIZE) y.at[row * most + i] = i < all ? float(i) : 0.0;
         return;
     }
-    uint pools = seen / pool;
+    uint numbers = OF_POOLS ? 1 : pool; // of a pool
     uint first_score = row * context;
     uvec2 lowest = lowest_selected(first_score, pools);
     uint written = 0;
@@ -95,15 +100,14 @@ void main() {
         uint equal = min(sums >> 16, wanted);
         uint index = written + (sums & 65535) + equal - 1;
         if (is_above || (is_equal && (sums >> 16) <= wanted)) {
-            for (uint i = 0; i < pool; i++) y.at[row * most + index * pool + i] = float(own * pool + i);
+            for (uint i = 0; i < numbers; i++) y.at[row * most + index * numbers + i] = float(own * numbers + i);
         }
         written += (all & 65535) + min(all >> 16, wanted);
         wanted -= min(all >> 16, wanted);
         barrier();
     }
-    uint first_after = pools * pool;
-    for (uint i = written * pool + lane; i < most; i += WORKGROUP_SIZE) {
-        uint position = first_after + i - written * pool;
-        y.at[row * most + i] = position < seen ? float(position) : 0.0;
+    for (uint i = written * numbers + lane; i < most; i += WORKGROUP_SIZE) {
+        uint position = (pools - written) * pool + i;
+        y.at[row * most + i] = !OF_POOLS && position < seen ? float(position) : 0.0;
     }
 }

@@ -7,10 +7,10 @@ use std::ops::Range;
 
 use super::SelectPositions;
 use crate::cpu::SharedMut;
-use crate::kv::{BLOCK_TOKENS, Layer, SCALE_GROUP, Storage, Store, StoredHead};
+use crate::kv::{BLOCK_TOKENS, Layer, MAX_HEAD_DIM, PlainHead, SCALE_GROUP, Storage, Store, StoredHead};
 use crate::op::CpuArgs;
 use crate::per_vector;
-use crate::selection::Selection;
+use crate::selection::{Selection, Unit};
 use crate::vector::Vector;
 
 /// Rows whose scores are in memory at once.
@@ -55,7 +55,7 @@ pub(super) fn select(op: &SelectPositions, args: &mut CpuArgs<'_>) {
             let row = first + index;
             let seen = batch.positions[row] as usize + 1;
             let positions = piece * PIECE_TOKENS..seen.min((piece + 1) * PIECE_TOKENS);
-            if seen <= op.selection.most || positions.is_empty() {
+            if !op.selection.is_partial(seen) || positions.is_empty() {
                 return;
             }
             let len = positions.len().next_multiple_of(BLOCK_TOKENS);
@@ -123,23 +123,88 @@ unsafe fn score_stored<V: Vector, S: Storage>(
     positions: Range<usize>,
     scores: &mut [f32],
 ) {
+    let pool = indexer.op.selection.pool;
+    let blocks = &indexer.block_table[positions.start / BLOCK_TOKENS..positions.end.div_ceil(BLOCK_TOKENS)];
+    let head = |block: &u32| storage.head(indexer.layer.head_index(*block, 0));
+    // SAFETY: the caller fulfils the same conditions.
+    unsafe {
+        if pool > 1 && BLOCK_TOKENS.is_multiple_of(pool) {
+            return score_pools::<V, _>(indexer, blocks.iter().map(head), scores);
+        }
+        for (block, scores) in blocks.iter().zip(scores.as_chunks_mut::<BLOCK_TOKENS>().0) {
+            score_block::<V, _>(indexer, head(block)).store(scores.as_mut_ptr());
+        }
+    }
+}
+
+/// Writes the scores of the last positions of pools, of which a block has several. Their keys are collected until they fill a block.
+///
+/// # Safety
+/// As [`score_vectors`].
+#[inline(always)]
+unsafe fn score_pools<V: Vector, H: StoredHead>(
+    indexer: &Indexer<'_>,
+    mut blocks: impl ExactSizeIterator<Item = H>,
+    scores: &mut [f32],
+) {
+    let (pool, key_dim) = (indexer.op.selection.pool, indexer.op.key_dim);
+    let mut collected = [[0.0; BLOCK_TOKENS]; MAX_HEAD_DIM];
+    for scores in scores.chunks_mut(pool * BLOCK_TOKENS) {
+        for (index, block) in (0..pool).zip(&mut blocks) {
+            let first = index * (BLOCK_TOKENS / pool);
+            // SAFETY: the caller fulfils the same conditions.
+            unsafe { collect_last::<V, H>(block, (pool, first), &mut collected[..key_dim]) };
+        }
+        let keys = PlainHead::of(collected.as_ptr().cast::<f32>(), std::ptr::null(), [key_dim, 0]);
+        let mut of_pools = [0.0; BLOCK_TOKENS];
+        // SAFETY: the head has the dimensions of the keys, and its values are not read; the caller has the instruction set.
+        unsafe { score_block::<V, _>(indexer, keys).store(of_pools.as_mut_ptr()) };
+        scores.iter_mut().skip(pool - 1).step_by(pool).zip(of_pools).for_each(|(score, of_pool)| *score = of_pool);
+    }
+}
+
+/// Collects the keys of the last positions of the pools of a block, from the slot `first` on: [key_dim, slots].
+///
+/// # Safety
+/// As [`StoredHead`].
+#[inline(always)]
+unsafe fn collect_last<V: Vector, H: StoredHead>(
+    block: H,
+    (pool, first): (usize, usize),
+    collected: &mut [[f32; BLOCK_TOKENS]],
+) {
+    for (group, dims) in collected.chunks_mut(SCALE_GROUP).enumerate() {
+        // SAFETY: the dimensions are those of the head; the caller fulfils the other conditions.
+        let scales = unsafe { block.key_scales::<V>(group) };
+        for (dim, slots) in (group * SCALE_GROUP..).zip(dims) {
+            let mut keys = [0.0; BLOCK_TOKENS];
+            // SAFETY: as above.
+            unsafe { block.keys::<V>(dim, scales).store(keys.as_mut_ptr()) };
+            let last = keys.iter().skip(pool - 1).step_by(pool);
+            slots[first..].iter_mut().zip(last).for_each(|(slot, key)| *slot = *key);
+        }
+    }
+}
+
+/// The scores of the positions of a block.
+///
+/// # Safety
+/// As [`StoredHead`].
+#[inline(always)]
+unsafe fn score_block<V: Vector, H: StoredHead>(indexer: &Indexer<'_>, keys: H) -> V {
     const TOGETHER: usize = 4;
     let n_heads = indexer.op.n_heads;
-    let blocks = &indexer.block_table[positions.start / BLOCK_TOKENS..positions.end.div_ceil(BLOCK_TOKENS)];
-    for (block, scores) in blocks.iter().zip(scores.as_chunks_mut::<BLOCK_TOKENS>().0) {
-        let keys = storage.head(indexer.layer.head_index(*block, 0));
-        // SAFETY: the heads are those of the row; the caller fulfils the other conditions.
-        unsafe {
-            let mut score = V::splat(0.0);
-            let together = n_heads - n_heads % TOGETHER;
-            for head in (0..together).step_by(TOGETHER) {
-                score = add_heads::<V, _, TOGETHER>(indexer, keys, head, score);
-            }
-            for head in together..n_heads {
-                score = add_heads::<V, _, 1>(indexer, keys, head, score);
-            }
-            score.store(scores.as_mut_ptr());
+    // SAFETY: the heads are those of the row; the caller fulfils the other conditions.
+    unsafe {
+        let mut score = V::splat(0.0);
+        let together = n_heads - n_heads % TOGETHER;
+        for head in (0..together).step_by(TOGETHER) {
+            score = add_heads::<V, _, TOGETHER>(indexer, keys, head, score);
         }
+        for head in together..n_heads {
+            score = add_heads::<V, _, 1>(indexer, keys, head, score);
+        }
+        score
     }
 }
 
@@ -175,27 +240,32 @@ unsafe fn add_heads<V: Vector, H: StoredHead, const N: usize>(
     score
 }
 
-/// Writes the selected positions, ascending; 0 after the last one. `scores` are those of the positions that the row sees.
+/// Writes the selected positions or pools, ascending; 0 after the last one. `scores` are those of the positions that the row sees.
 fn choose(selection: Selection, scores: &mut [f32], output: &mut [f32]) {
     let (seen, pool) = (scores.len(), selection.pool);
-    if seen <= selection.most {
-        return choose_all(seen, output);
+    if !selection.is_partial(seen) {
+        return choose_all(selection.count(seen), output);
     }
     let pools = of_pools(scores, pool);
     let (lowest, mut wanted) = lowest_selected(pools, selection.pools());
     let mut next = 0;
-    let mut write = |positions: Range<usize>| {
-        output[next..].iter_mut().zip(positions.clone()).for_each(|(output, position)| *output = position as f32);
-        next += positions.len();
+    let mut write = |numbers: Range<usize>| {
+        output[next..].iter_mut().zip(numbers.clone()).for_each(|(output, number)| *output = number as f32);
+        next += numbers.len();
     };
     for (index, order) in pools.iter().map(|score| order(*score)).enumerate() {
         let is_wanted = order == lowest && wanted > 0;
         wanted -= usize::from(is_wanted);
         if order > lowest || is_wanted {
-            write(index * pool..(index + 1) * pool);
+            write(match selection.unit {
+                Unit::Positions => index * pool..(index + 1) * pool,
+                Unit::Pools => index..index + 1,
+            });
         }
     }
-    write(pools.len() * pool..seen);
+    if selection.unit == Unit::Positions {
+        write(pools.len() * pool..seen);
+    }
     output[next..].fill(0.0);
 }
 
@@ -208,7 +278,7 @@ fn of_pools(scores: &mut [f32], pool: usize) -> &[f32] {
     &scores[..count]
 }
 
-/// Writes the first `count` positions; 0 after the last one.
+/// Writes the first `count` numbers; 0 after the last one.
 fn choose_all(count: usize, output: &mut [f32]) {
     let (selected, rest) = output.split_at_mut(count);
     selected.iter_mut().enumerate().for_each(|(position, selected)| *selected = position as f32);

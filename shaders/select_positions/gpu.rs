@@ -3,6 +3,7 @@
 use super::SelectPositions;
 use crate::attention::{head_constants, store_keys};
 use crate::gpu::{Dispatch, GpuArgs, Module, Push, Region, word};
+use crate::selection::Unit;
 
 /// Workgroups for the scores of one row: enough for a device that computes nothing else.
 const MOST_GROUPS: usize = 256;
@@ -30,7 +31,7 @@ fn score(op: &SelectPositions, index: Region, args: &GpuArgs<'_>) -> Dispatch {
         .address(args.scratch.address)
         .address(args.step)
         .size(op.n_heads)
-        .size(op.selection.most)
+        .size(op.selection.all_up_to())
         .size(op.selection.pool)
         .size(args.context_tokens);
     let size = args.workgroup_size();
@@ -55,11 +56,14 @@ fn choose(op: &SelectPositions, args: &GpuArgs<'_>) -> Dispatch {
         .address(output.address)
         .address(args.step)
         .size(op.selection.most)
+        .size(op.selection.all_up_to())
+        .size(op.selection.pools())
         .size(op.selection.pool)
         .size(args.context_tokens);
+    let of_pools = u32::from(op.selection.unit == Unit::Pools);
     Dispatch {
         module: Module::SelectPositionsChoose,
-        constants: vec![(0, CHOOSING.min(args.device.max_workgroup_size))],
+        constants: vec![(0, CHOOSING.min(args.device.max_workgroup_size)), (1, of_pools)],
         push,
         groups: [1, word(args.rows.most()), 1],
         reads: vec![args.scratch],

@@ -31,16 +31,19 @@ pub use cases::cases;
 /// together, and all positions after the last whole pool. The score of a pool is that of its last position, whose key stands for
 /// all ([`PoolRows`](crate::pool_rows::PoolRows)).
 ///
+/// Or the pools themselves are selected, each of which has an [entry](crate::attention::Attention) to which rows attend: the `top_k`
+/// whole pools with the highest scores, and nothing after the last whole pool. The output then has the numbers of the pools.
+///
 /// For a row at position `p` and `t <= p`: `s[t] = sum_h w[h] max(0, q[h]·k[t])`. A positive factor of all scores would change
 /// no selection, so there is none.
 ///
 /// - Inputs: query [rows, n_heads * key_dim], key [rows, key_dim], weights w [rows, n_heads]; output
-///   [rows, top_k + pool - 1]: the selected positions as numbers, ascending; 0 after the last one.
+///   [rows, top_k + pool - 1], of pools themselves [rows, top_k]: what is selected as numbers, ascending; 0 after the last one.
 /// - A score is one chain of additions over the heads, each of one chain over the dimensions. So a selection depends
 ///   neither on the chunks of the prompt nor on other sequences.
 /// - Source: DeepSeek-AI 2025, "DeepSeek-V3.2: Pushing the Frontier of Open Large Language Models", 2.1. Its rotation of
 ///   queries and keys by a Hadamard matrix changes no product, so there is none. Pools: GLM-5 Team 2026, "GLM-5.3-Flash" and
-///   its reference code.
+///   its reference code; DeepSeek-AI 2026, "DeepSeek-V4", 2.3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SelectPositions {
     layer: usize,
@@ -80,7 +83,13 @@ impl SelectPositions {
         Ok(SelectPositions { selection: Selection::new(top_k, pool), ..self })
     }
 
-    /// How many positions a row selects.
+    /// The same of whole pools of this many positions, each of which has an entry.
+    #[must_use]
+    pub fn of_pools(self, pool: usize) -> Self {
+        SelectPositions { selection: Selection::of_pools(self.selection.most, pool), ..self }
+    }
+
+    /// How many positions or pools a row selects.
     #[must_use]
     pub fn selection(&self) -> Selection {
         self.selection

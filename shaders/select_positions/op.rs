@@ -32,12 +32,12 @@ impl Op for SelectPositions {
         cpu::scratch_len(rows, context_tokens)
     }
 
-    /// A product for each head and position of the rows that do not select all positions. Each index key is read once for all
-    /// rows of a sequence.
+    /// A product for each head and position, or pool, of the rows that do not select all of them. Each index key is read once for
+    /// all rows of a sequence.
     fn cost(&self, args: &CostArgs<'_>) -> Cost {
         let batch = &args.batch;
-        let scored = |position: &u32| Some(*position as usize + 1).filter(|seen| *seen > self.selection.most);
-        let scores: usize = batch.positions.iter().filter_map(scored).sum();
+        let scored = |position: &u32| Some(*position as usize + 1).filter(|seen| self.selection.is_partial(*seen));
+        let scores: usize = batch.positions.iter().filter_map(scored).map(|seen| seen / self.selection.pool).sum();
         let starts: Vec<usize> = batch.run_starts().collect();
         let ends = starts.iter().skip(1).copied().chain([batch.sequences.len()]).filter(|end| *end > 0);
         let read: usize = ends.filter_map(|end| scored(&batch.positions[end - 1])).sum();

@@ -1,6 +1,7 @@
 //! The selection in float64, over contiguous rows.
 
 use super::SelectPositions;
+use crate::selection::Unit;
 
 /// The scores of the positions up to `position`.
 ///
@@ -14,18 +15,22 @@ pub fn scores(op: &SelectPositions, position: usize, query: &[f32], weight: &[f3
     key.chunks_exact(op.key_dim).take(position + 1).map(score).collect()
 }
 
-/// The selected positions, ascending: all, or those of the pools with the highest scores and those after the last whole pool.
+/// The selected positions, ascending: all, or those of the pools with the highest scores and those after the last whole pool. Or the
+/// selected pools.
 #[must_use]
 pub fn select(op: &SelectPositions, scores: &[f64]) -> Vec<usize> {
     let (seen, pool) = (scores.len(), op.selection.pool);
-    if seen <= op.selection.most {
-        return (0..seen).collect();
+    if !op.selection.is_partial(seen) {
+        return (0..op.selection.count(seen)).collect();
     }
     let last = |index: &usize| scores[index * pool + pool - 1];
     let mut pools: Vec<usize> = (0..seen / pool).collect();
     pools.sort_by(|a, b| last(b).total_cmp(&last(a)));
     pools.truncate(op.selection.pools());
     pools.sort_unstable();
+    if op.selection.unit == Unit::Pools {
+        return pools;
+    }
     let of_pools = pools.into_iter().flat_map(|index| index * pool..(index + 1) * pool);
     of_pools.chain(seen / pool * pool..seen).collect()
 }

@@ -16,7 +16,7 @@ layout(push_constant, scalar) uniform Push {
     Words scores;
     Step step;
     uint n_heads;
-    uint most;             // positions that a row selects
+    uint all_up_to;        // the most positions of a row that selects all
     uint pool;             // positions of a pool
     uint context;          // scores of a row
 };
@@ -59,7 +59,7 @@ void main() {
     uint row = gl_WorkGroupID.y;
     if (row >= step.rows) return;
     uint own = step.positions.at[row];
-    if (own < most) return;
+    if (own < all_up_to) return;
     uint table_start = step.table_starts.at[step.sequences.at[row]];
     for (uint index = gl_GlobalInvocationID.x; index < (own + 1) / pool; index += gl_NumWorkGroups.x * WORKGROUP_SIZE) {
         uint position = index * pool + pool - 1;

@@ -5,7 +5,7 @@ use crate::model::arch::Mixer;
 use crate::model::error::ModelError;
 use crate::model::layer::{Heads, Indexer, PositionSelection};
 
-/// Most positions of a pool: those that a GPU keeps in registers.
+/// Most positions of a pool. A larger number means a damaged file.
 const MOST_POOLED: usize = 64;
 
 /// The key with which layers have an indexer.

@@ -2,7 +2,7 @@
 
 use cuelight_shaders::layer_norm::LayerNorm;
 use cuelight_shaders::op::ShapeError;
-use cuelight_shaders::pool_rows::PoolRows;
+use cuelight_shaders::pool_rows::{Overlap, PoolRows};
 use cuelight_shaders::select_positions::SelectPositions;
 use cuelight_shaders::selection::Selection;
 
@@ -82,7 +82,8 @@ fn pooled(
     let gate = builder.linear(layer, &[("indexer_compressor_gate", head_dim)], x)?[0];
     let name = format!("blk.{layer}.indexer_compressor_ape.weight");
     let bias = builder.weights.matrix(&name, pool, head_dim)?.to_f32();
-    let op = PoolRows::new(bias.into(), pool, PositionSelection::Own(indexer).pool_state(layer))?;
+    let state = PositionSelection::Own(indexer).pool_state(layer);
+    let op = PoolRows::new(bias.into(), (pool, Overlap::None), state)?;
     Ok(builder.graph.push_one(op, &[key, gate])?)
 }
 
