@@ -1,7 +1,7 @@
 #version 460
 // Attention of one row to its sequence, for query heads that share a KV head: one workgroup for each row, KV head and
 // tile of query heads, and with SPLIT also for each piece of the context. `attend_tile.comp` is for many rows of one
-// sequence. With SELECTED, `position` is the index of a selected position.
+// sequence. If a row does not see adjacent positions, `position` is the index of a cell.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -32,6 +32,8 @@ uint first_head;
 uint heads;
 uint table_start;
 
+#include <attention/cells.glsl>
+
 void load_queries() {
     for (uint i = gl_LocalInvocationID.x; i < HEADS * KEY_QUADS; i += WORKGROUP_SIZE) {
         uint head = i / KEY_QUADS;
@@ -54,22 +56,17 @@ void reduce_lanes(bool for_largest) {
     }
 }
 
-// The position in the sequence.
-uint position_of(uint position) {
-    return SELECTED > 0 ? uint(Floats(selected).at[row * most_selected + position]) : position;
-}
-
 void score(uint index, uint slot_of_piece) {
-    uint position = position_of(index);
-    uint64_t record = record_of(keys, KEY_STRIDE, step, table_start, position, n_kv_heads, kv_head);
+    Cell cell = cell_at(index);
+    Place place = place_of(true, slot_of(cell));
     vec4 sums[HEADS];
     [[unroll]] for (uint h = 0; h < HEADS; h++) sums[h] = vec4(0.0);
     for (uint q = 0; q < KEY_QUADS; q++) {
-        vec4 key = load_cached(record, KEY_STRIDE, position % BLOCK_TOKENS, q);
+        vec4 key = load_cached(place.record, KEY_STRIDE, place.slots, place.slot, q);
         [[unroll]] for (uint h = 0; h < HEADS; h++) sums[h] = fma(key, queries[h * KEY_QUADS + q], sums[h]);
     }
     [[unroll]] for (uint h = 0; h < HEADS; h++) {
-        scores[h][slot_of_piece] = score_of(sums[h], first_head + h, own_position, position);
+        scores[h][slot_of_piece] = score_of(sums[h], first_head + h, own_position, cell.position);
     }
 }
 
@@ -109,11 +106,10 @@ void weigh(uint start, uint first, uint end, out Softmax piece[HEADS]) {
 // The weighted sum of four dimensions of the values of a piece.
 vec4 gather(uint start, uint first, uint end, uint head, uint quad) {
     vec4 sum = vec4(0.0);
-    if (SELECTED > 0) {
+    if (LISTS_CELLS) {
         for (uint index = first; index < end; index++) {
-            uint position = position_of(index);
-            uint64_t record = record_of(values, VALUE_STRIDE, step, table_start, position, n_kv_heads, kv_head);
-            vec4 value = load_cached(record, VALUE_STRIDE, position % BLOCK_TOKENS, quad);
+            Place place = place_of(false, slot_of(cell_at(index)));
+            vec4 value = load_cached(place.record, VALUE_STRIDE, place.slots, place.slot, quad);
             sum = fma(vec4(scores[head][index - start]), value, sum);
         }
         return sum;
@@ -136,7 +132,8 @@ void main() {
     if (!find_row(step, gl_WorkGroupID.y, row)) return;
     own_position = step.positions.at[row];
     uvec2 seen = seen_by(step, row, window, kind_of_window);
-    seen.y = count_visible(seen.y);
+    window_start = seen.x;
+    seen = cells_seen(seen);
     uint first_piece = seen.x / PIECE_TOKENS;
     uint last_piece = (seen.y - 1) / PIECE_TOKENS;
     if (SPLIT) {

@@ -140,7 +140,8 @@ void load_next(uint64_t cache, uint stride, uint octets, uint span, uvec2 range,
             uint octet = i % octets;
             bool is_slot = slot < BLOCK_TOKENS && block + slot >= range.x && block + slot < range.y;
             next[b * OCTETS_OF_BLOCK + e] = NONE;
-            if (is_slot && octet * 8 < stride) next[b * OCTETS_OF_BLOCK + e] = load_octet(record, stride, slot, octet);
+            if (!is_slot || octet * 8 >= stride) continue;
+            next[b * OCTETS_OF_BLOCK + e] = load_octet(record, stride, BLOCK_TOKENS, slot, octet);
         }
     }
 }

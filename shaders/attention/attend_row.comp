@@ -5,7 +5,7 @@
 //
 // In a round each invocation computes the scores of one position. For the values, invocations form GROUPS groups: each
 // sums those of every GROUPS-th position, an invocation eight dimensions of them. At the end the sums of the groups are
-// added. With SELECTED, a row sees the positions of a list, and `index` is that in the list.
+// added. If a row does not see adjacent positions, `index` is that of a cell.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
@@ -48,7 +48,7 @@ const uint QUADS_IN_LOOP = FIRST_PART + FOURS * PARTS;
 const uint QUADS_OF_SUMS = HEADS * GROUPS * 2 * VALUE_OCTETS;
 shared vec4 memory[QUADS_IN_LOOP > QUADS_OF_SUMS ? QUADS_IN_LOOP : QUADS_OF_SUMS];
 shared Softmax softmaxes[HEADS]; // at the end
-shared uint slots[WORKGROUP_SIZE]; // of the positions of a round, counted over all blocks of the cache
+shared uint slots[WORKGROUP_SIZE]; // of the cells of a round
 
 uint lane = gl_LocalInvocationID.x;
 uint group = lane / VALUE_OCTETS;  // those after the last have no positions
@@ -61,31 +61,20 @@ void load_queries() {
     }
 }
 
-// The record of a KV head that has a slot.
-uint64_t record_of_slot(uint64_t cache, uint stride, uint slot) {
-    return cache + (uint64_t(slot / BLOCK_TOKENS) * n_kv_heads + kv_head) * record_bytes(stride);
-}
-
-// The position at `index` of those that the row sees.
-uint position_at(uint index) {
-    return SELECTED > 0 ? uint(Floats(selected).at[row * most_selected + index]) : index;
-}
-
 void find_slot(uint index) {
-    uint position = position_at(index);
-    slots[lane] = step.tables.at[table_start + position / BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS;
+    slots[lane] = slot_of(cell_at(index));
 }
 
 // The scores of the position at `index` for all heads.
 void score(uint index, inout vec4 scores[FOURS]) {
-    uint slot = slots[lane];
-    uint64_t record = record_of_slot(keys, KEY_STRIDE, slot);
+    Place place = place_of(true, slots[lane]);
     vec4 sums[HEADS];
     [[unroll]] for (uint h = 0; h < HEADS; h++) sums[h] = vec4(0.0);
     for (uint first = 0; first < KEY_OCTETS; first += KEYS_AHEAD) {
         Octet octets[KEYS_AHEAD];
         [[unroll]] for (uint o = 0; o < KEYS_AHEAD; o++) {
-            if (first + o < KEY_OCTETS) octets[o] = load_octet(record, KEY_STRIDE, slot % BLOCK_TOKENS, first + o);
+            if (first + o >= KEY_OCTETS) continue;
+            octets[o] = load_octet(place.record, KEY_STRIDE, place.slots, place.slot, first + o);
         }
         [[unroll]] for (uint o = 0; o < KEYS_AHEAD; o++) {
             if (first + o >= KEY_OCTETS) continue;
@@ -99,7 +88,7 @@ void score(uint index, inout vec4 scores[FOURS]) {
         }
     }
     [[unroll]] for (uint h = 0; h < HEADS; h++) {
-        scores[h / 4][h % 4] = score_of(sums[h], first_head + h, own_position, position_at(index));
+        scores[h / 4][h % 4] = score_of(sums[h], first_head + h, own_position, cell_at(index).position);
     }
 }
 
@@ -126,9 +115,8 @@ vec4 reduced(uint four, vec4 value, bool for_largest) {
 // Loads values of positions of the invocation's group, from `first` of the round on. After the last it repeats that.
 void load_values(uint first, uint count, out Octet octets[VALUES_AHEAD]) {
     [[unroll]] for (uint p = 0; p < VALUES_AHEAD; p++) {
-        uint slot = slots[min(first + p * GROUPS, count - 1)];
-        uint64_t record = record_of_slot(values, VALUE_STRIDE, slot);
-        octets[p] = load_octet(record, VALUE_STRIDE, slot % BLOCK_TOKENS, lane % VALUE_OCTETS);
+        Place place = place_of(false, slots[min(first + p * GROUPS, count - 1)]);
+        octets[p] = load_octet(place.record, VALUE_STRIDE, place.slots, place.slot, lane % VALUE_OCTETS);
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::{Attention, EachOther, KvShape, KvType, RowsInStep, Window, reference};
+use super::{Attention, Cell, EachOther, KvShape, KvType, RowsInStep, Window, reference};
 use crate::cases::{Case, CaseBatch, CaseCache, CaseStep, Expected};
 use crate::fusion::FusedCase;
 use crate::gpu::RowCount;
@@ -61,6 +61,9 @@ pub fn cases() -> Vec<Case> {
         let selected = selected_forms().map(|attention| {
             case(&Sequences::new(attention, &[800, 301, 40], exact_values), kv_type, 2e-5, &three_sequences())
         });
+        let pooled = pooled_forms().map(|attention| {
+            case(&Sequences::new(attention, &[800, 301, 40], exact_values), kv_type, 2e-5, &three_sequences())
+        });
         let sights = [
             shaped(64, 2, 4, Some(100), None),
             shaped(256, 1, 2, None, Some(30.0)),
@@ -69,7 +72,7 @@ pub fn cases() -> Vec<Case> {
             Attention { each_other: EachOther::Before, ..shaped(32, 1, 3, None, None) },
         ]
         .map(|attention| sight_case(&Sequences::new(attention, &[800, 301, 40], exact_values), kv_type));
-        let forms = other_forms().map(other).into_iter().chain(both_ways).chain(selected).chain(sights);
+        let forms = other_forms().map(other).into_iter().chain(both_ways).chain(selected).chain(pooled).chain(sights);
         shapes.map(shape).into_iter().chain(long).chain([rounded]).chain(forms)
     };
     KvType::ALL.iter().flat_map(of_type).collect()
@@ -82,6 +85,18 @@ fn selected_forms() -> [Attention; 4] {
         with_selection(with_sinks(of_shape(KvShape::latent(576, 512), 18, None, Some(30.0))), Selection::new(300, 1)),
         with_selection(shaped(40, 2, 3, None, None), Selection::new(20, 1)),
         with_selection(of_shape(KvShape::latent(40, 40), 5, None, None), Selection::new(96, 16)),
+    ]
+}
+
+/// Attention to entries of pools and to a window: of few and of many heads, all pools or selected ones, a block has several pools
+/// or a pool several blocks.
+fn pooled_forms() -> [Attention; 4] {
+    let of_pools = |dim: usize, pool: usize| KvShape::latent(dim, dim).with_pools(pool).expect("the pool fits a block");
+    [
+        of_shape(of_pools(40, 4), 5, Some(20), None),
+        with_selection(with_sinks(of_shape(of_pools(64, 4), 9, Some(30), None)), Selection::of_pools(37, 4)),
+        with_sinks(of_shape(of_pools(32, 32), 4, Some(128), Some(30.0))),
+        with_selection(of_shape(of_pools(512, 8), 18, Some(12), None), Selection::of_pools(6, 8)),
     ]
 }
 
@@ -262,19 +277,21 @@ pub(super) fn with_selection(attention: Attention, selection: Selection) -> Atte
 
 /// The selected positions of a row, ascending: random ones.
 fn selected_of(selection: Selection, position: usize) -> Vec<usize> {
-    let order = random::activations(position + 1, position as u64);
-    let mut positions: Vec<usize> = (0..=position).collect();
-    positions.sort_by(|a, b| order[*a].total_cmp(&order[*b]));
-    positions.truncate(selection.count(position + 1));
-    positions.sort_unstable();
-    positions
+    let seen = (position + 1) / selection.entry_pool().max(1);
+    let order = random::activations(seen, position as u64);
+    let mut selected: Vec<usize> = (0..seen).collect();
+    selected.sort_by(|a, b| order[*a].total_cmp(&order[*b]));
+    selected.truncate(selection.count(position + 1));
+    selected.sort_unstable();
+    selected
 }
 
 fn case(sequences: &Sequences, kv_type: KvType, tolerance: f64, steps: &[Ranges]) -> Case {
     let Attention { n_heads, kv, window, softcap, sees_later, each_other, ref sinks, ref slopes, selection, .. } =
         sequences.attention;
-    let KvShape { n_kv_heads, key_dim, value_dim, values_in_keys } = kv;
+    let KvShape { n_kv_heads, key_dim, value_dim, values_in_keys, pool } = kv;
     let form = if values_in_keys { ", latent" } else { "" };
+    let pools = if pool > 0 { format!(", pools of {pool}") } else { String::new() };
     let sinks = if sinks.is_some() { ", sinks" } else { "" };
     let slopes = if slopes.is_some() { ", slopes" } else { "" };
     let later = match (sees_later, each_other) {
@@ -285,7 +302,7 @@ fn case(sequences: &Sequences, kv_type: KvType, tolerance: f64, steps: &[Ranges]
     };
     let selected = selection.map_or(String::new(), |Selection { pool, .. }| format!(", selected by {pool}"));
     let name = format!(
-        "{kv_type}, {n_heads}/{n_kv_heads} heads of {key_dim}/{value_dim}{form}, window {window:?}, cap {softcap:?}{sinks}{slopes}{later}{selected}"
+        "{kv_type}, {n_heads}/{n_kv_heads} heads of {key_dim}/{value_dim}{form}{pools}, window {window:?}, cap {softcap:?}{sinks}{slopes}{later}{selected}"
     );
     let steps = steps.iter().map(|ranges| sequences.case_step(ranges, tolerance)).collect();
     let cache = Some(CaseCache::of_kv(sequences.shapes(), kv_type, sequences.n_blocks()));
@@ -413,7 +430,7 @@ impl Sequences {
             ranges.iter().flat_map(|(s, range)| &source[*s][range.start * width..range.end * width]).copied().collect()
         };
         let mut inputs = vec![gather(&self.query, n_heads * kv.key_dim), gather(&self.key, kv.key_width())];
-        if !kv.values_in_keys {
+        if kv.stored_value_dim() > 0 {
             inputs.push(gather(&self.value, kv.value_width()));
         }
         if let Some(selection) = self.attention.selection {
@@ -436,7 +453,8 @@ impl Sequences {
     /// The expected output for a position of a sequence that sees these positions.
     pub fn reference_of(&self, sequence: usize, position: usize, visible: Range<usize>) -> Vec<f64> {
         let values = [&self.query[sequence], &self.key[sequence], &self.value[sequence]];
-        reference::attend_to(&self.attention, position, &visible.collect::<Vec<_>>(), values.map(Vec::as_slice))
+        let visible: Vec<Cell> = visible.map(|position| Cell { position, is_entry: false }).collect();
+        reference::attend_to(&self.attention, position, &visible, values.map(Vec::as_slice))
     }
 
     /// Replaces the expected outputs of the rows from `first` on, which see this of each other. Those of some rows are computed.

@@ -31,7 +31,8 @@ fn partial_len(attention: &Attention) -> usize {
     HEADER + attention.kv.value_dim.next_multiple_of(BLOCK_TOKENS)
 }
 
-/// Stores the keys and values of the rows in a layer of the cache. Values that are part of their keys are empty.
+/// Stores the keys and values of the rows in a layer of the cache. Values that are part of their keys are empty. With pools, the
+/// values are entries, and those of the last rows of pools are stored.
 pub(super) fn store((layer, kv): (usize, KvShape), [key, value]: [&[f32]; 2], args: &CpuArgs<'_>) {
     let (key_width, value_width) = (kv.key_width(), kv.stored_value_width());
     let batch = args.batch;
@@ -41,7 +42,8 @@ pub(super) fn store((layer, kv): (usize, KvShape), [key, value]: [&[f32]; 2], ar
             let position = batch.positions[row] as usize;
             let block = batch.block_tables[batch.sequences[row] as usize][position / BLOCK_TOKENS];
             let key = &key[row * key_width..][..key_width];
-            let value = &value[row * value_width..][..value_width];
+            let ends_no_pool = (position + 1).checked_rem(kv.pool).is_some_and(|rest| rest > 0);
+            let value = if ends_no_pool { &[][..] } else { &value[row * value_width..][..value_width] };
             // SAFETY: no two rows of a step share a position of a sequence, and no two sequences write to the same
             // block.
             unsafe { args.kv.store(layer, block, position % BLOCK_TOKENS, key, value) };
@@ -54,13 +56,13 @@ pub(super) fn attend(attention: &Attention, args: &mut CpuArgs<'_>) {
     let (kernel, rows) = (args.kernel, args.rows);
     let (group, n_kv_heads) = (attention.group(), attention.kv.n_kv_heads);
     let positions = args.batch.positions.iter().max().map_or(0, |last| *last as usize + 1);
-    let selects = attention.selects(positions);
-    // The heads of a row share its selected positions, and other rows have others.
-    let heads_of_task = group.min(if selects.is_some() { TASK_QUERIES } else { TASK_HEADS });
+    let lists_cells = attention.lists_cells(positions);
+    // The heads of a row share its cells, and other rows have others.
+    let heads_of_task = group.min(if lists_cells { TASK_QUERIES } else { TASK_HEADS });
     let head_tasks = n_kv_heads * group.div_ceil(heads_of_task);
     let enough_tasks = TASKS_PER_THREAD * args.team.threads();
     // Few enough rows that each thread has some tasks: the later rows of a long prompt take longer than its first.
-    let most_rows = if selects.is_some() { 1 } else { TASK_QUERIES / heads_of_task };
+    let most_rows = if lists_cells { 1 } else { TASK_QUERIES / heads_of_task };
     let task_rows = (rows * head_tasks / enough_tasks).clamp(1, most_rows);
     let row_tasks = rows.div_ceil(task_rows);
 
@@ -74,9 +76,10 @@ pub(super) fn attend(attention: &Attention, args: &mut CpuArgs<'_>) {
         ..=SHORT_HEAD_DIM => (whole::<SHORT_HEAD_DIM> as Whole, piece::<SHORT_HEAD_DIM> as Piece),
         _ => (whole::<MAX_HEAD_DIM> as Whole, piece::<MAX_HEAD_DIM> as Piece),
     };
-    let selected = args.inputs.last().copied().filter(|_| selects.is_some());
+    let selected = args.inputs.last().copied().filter(|_| attention.selects(positions).is_some());
     let (batch, query) = (args.batch, args.inputs[0]);
-    let view = View { kernel, attention, batch, query, selected, output: &output, partials: &partials, pieces };
+    let view =
+        View { kernel, attention, batch, query, lists_cells, selected, output: &output, partials: &partials, pieces };
     // The rows and heads of a task.
     let share = |task: usize| {
         let (row_task, head_task) = (task / head_tasks, task % head_tasks);
@@ -116,7 +119,9 @@ struct View<'a> {
     batch: Batch<'a>,
     /// [rows, n_heads * key_dim]
     query: &'a [f32],
-    /// [rows, the most positions of a row], if a row does not see all of its positions
+    /// Whether rows see cells that are not adjacent.
+    lists_cells: bool,
+    /// [rows, the most positions or pools of a row], if a row does not see all of them
     selected: Option<&'a [f32]>,
     /// [rows, n_heads * value_dim]
     output: &'a SharedMut<'a, f32>,
@@ -151,6 +156,7 @@ impl<'a> View<'a> {
             layer: kv.layer(self.attention.layer),
             block_table: self.batch.block_tables[self.batch.sequences[rows.start] as usize],
             query: self.query,
+            lists_cells: self.lists_cells,
             selected: self.selected.map(|selected| {
                 let most = selected.len() / self.batch.rows();
                 &selected[rows.start * most..][..most]

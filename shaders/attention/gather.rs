@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::{Attention, RowsInStep};
+use super::{Attention, Cell, RowsInStep};
 use crate::cpu::Kernel;
 use crate::kv::{BLOCK_TOKENS, KvShape, Layer, PlainHead, SCALE_GROUP, Storage, Store, StoredHead};
 use crate::per_vector;
@@ -43,7 +43,9 @@ pub(super) struct Queries<'a> {
     pub block_table: &'a [u32],
     /// [rows, n_heads * key_dim]
     pub query: &'a [f32],
-    /// The selected positions of the only row, if positions are selected. Everything else then counts indices of them.
+    /// Whether the only row sees cells that are not adjacent. Everything else then counts indices of them.
+    pub lists_cells: bool,
+    /// The selected positions or pools of the only row, if it does not see all.
     pub selected: Option<&'a [f32]>,
     pub kv_head: usize,
     pub first_row: usize,
@@ -64,7 +66,7 @@ impl Queries<'_> {
     pub fn upconverted_len(&self) -> usize {
         let kv = &self.attention.kv;
         let dims = kv.key_dim.next_multiple_of(LANES) + kv.value_dim.next_multiple_of(LANES);
-        let is_needed = kv.values_in_keys || self.selected.is_some() || self.len() > UPCONVERT_ABOVE;
+        let is_needed = kv.values_in_keys || self.lists_cells || self.len() > UPCONVERT_ABOVE;
         if is_needed { SPAN_TOKENS * dims } else { 0 }
     }
 
@@ -148,13 +150,16 @@ unsafe fn gather_stored<V: Vector, S: Storage, const UPCONVERT: bool>(
     let len = partials.len() / queries.len();
     partials.iter_mut().skip(GREATEST).step_by(len).for_each(|greatest| *greatest = f32::NEG_INFINITY);
     let head = |block: usize| storage.head(queries.layer.head_index(queries.block_table[block], queries.kv_head));
-    if let Some(selected) = queries.selected {
+    if queries.lists_cells {
+        let cell = |index| queries.attention.cell(queries.first_position, queries.selected, index);
         for start in (first / SPAN_TOKENS * SPAN_TOKENS..end).step_by(SPAN_TOKENS) {
-            let selected = &selected[start..end.min(start + SPAN_TOKENS)];
+            let len = SPAN_TOKENS.min(end - start);
+            let mut cells = [cell(start); SPAN_TOKENS];
+            cells[..len].iter_mut().zip(start..).for_each(|(of_span, index)| *of_span = cell(index));
             // SAFETY: the caller fulfils the same conditions.
             unsafe {
-                let heads = collect::<V, S::Head>(&head, selected, &queries.attention.kv, upconverted);
-                plain_tiles(queries.kernel, queries, &heads[..selected.len().div_ceil(BLOCK_TOKENS)], start, partials);
+                let heads = collect::<V, S::Head>(&head, &cells[..len], &queries.attention.kv, upconverted);
+                plain_tiles(queries.kernel, queries, &heads[..len.div_ceil(BLOCK_TOKENS)], start, partials);
             }
         }
         add_up_weights(partials, len);
@@ -235,7 +240,7 @@ unsafe fn upconvert<V: Vector, H: StoredHead>(
     std::array::from_fn(|index| PlainHead::of(keys_of(index), values_of(index), [key_stride, value_stride]))
 }
 
-/// Upconverts the selected positions of a span into `upconverted`, as if they were adjacent. `head` returns the blocks of the
+/// Upconverts the cells of a span into `upconverted`, as if they were adjacent positions. `head` returns the blocks of the
 /// sequence.
 ///
 /// # Safety
@@ -243,29 +248,28 @@ unsafe fn upconvert<V: Vector, H: StoredHead>(
 #[inline(always)]
 unsafe fn collect<V: Vector, H: StoredHead>(
     head: &impl Fn(usize) -> H,
-    selected: &[f32],
+    cells: &[Cell],
     shape: &KvShape,
     upconverted: &mut [f32],
 ) -> [PlainHead<f32>; SPAN_BLOCKS] {
     let (key_stride, value_stride) = (shape.key_dim.next_multiple_of(LANES), shape.value_dim.next_multiple_of(LANES));
-    assert!(upconverted.len() >= SPAN_TOKENS * (key_stride + value_stride) && selected.len() <= SPAN_TOKENS);
+    assert!(upconverted.len() >= SPAN_TOKENS * (key_stride + value_stride) && cells.len() <= SPAN_TOKENS);
     let (keys, values) = upconverted.split_at_mut(SPAN_TOKENS * key_stride);
     let mut index = 0;
-    while index < selected.len() {
-        let block = selected[index] as usize / BLOCK_TOKENS;
-        let of_block =
-            selected[index..].iter().take_while(|position| **position as usize / BLOCK_TOKENS == block).count();
+    while index < cells.len() {
+        let first = cells[index];
+        let block = first.position / BLOCK_TOKENS;
+        let is_alike = |cell: &&Cell| cell.is_entry == first.is_entry && cell.position / BLOCK_TOKENS == block;
+        let alike = &cells[index..][..cells[index..].iter().take_while(is_alike).count()];
+        let (keys, values) = ((&mut *keys, key_stride), (&mut *values, value_stride));
         // SAFETY: the caller fulfils the same conditions.
         unsafe {
-            collect_block::<V, H>(
-                head(block),
-                (index, &selected[index..index + of_block]),
-                shape,
-                (&mut *keys, key_stride),
-                (&mut *values, value_stride),
-            );
+            match first.is_entry {
+                true => collect_entries::<V, H>(head(block), (index, alike), shape, keys, values),
+                false => collect_block::<V, H>(head(block), (index, alike), shape, keys, values),
+            }
         }
-        index += of_block;
+        index += alike.len();
     }
     let (keys, values) = (keys.as_ptr(), values.as_ptr());
     std::array::from_fn(|block| {
@@ -282,19 +286,18 @@ unsafe fn collect<V: Vector, H: StoredHead>(
 #[inline(always)]
 unsafe fn collect_block<V: Vector, H: StoredHead>(
     head: H,
-    (first, selected): (usize, &[f32]),
+    (first, cells): (usize, &[Cell]),
     shape: &KvShape,
     (keys, key_stride): (&mut [f32], usize),
     (values, value_stride): (&mut [f32], usize),
 ) {
-    let key_at = |index: usize| index / BLOCK_TOKENS * BLOCK_TOKENS * key_stride + index % BLOCK_TOKENS;
     let mut of_dim = [0.0; LANES];
     for dim in 0..shape.key_dim {
         // SAFETY: the dimension is one of the head's; the caller fulfils the other conditions.
         unsafe { head.keys(dim, head.key_scales::<V>(dim / SCALE_GROUP)).store(of_dim.as_mut_ptr()) };
-        for (index, position) in (first..).zip(selected) {
-            let key = of_dim[*position as usize % BLOCK_TOKENS];
-            keys[key_at(index) + dim * BLOCK_TOKENS] = key;
+        for (index, cell) in (first..).zip(cells) {
+            let key = of_dim[cell.position % BLOCK_TOKENS];
+            keys[key_place(index, key_stride) + dim * BLOCK_TOKENS] = key;
             if shape.values_in_keys && dim < shape.value_dim {
                 values[index * value_stride + dim] = key;
             }
@@ -303,14 +306,46 @@ unsafe fn collect_block<V: Vector, H: StoredHead>(
     if shape.values_in_keys {
         return;
     }
-    for (index, position) in (first..).zip(selected) {
-        let slot = *position as usize % BLOCK_TOKENS;
+    for (index, cell) in (first..).zip(cells) {
+        let slot = cell.position % BLOCK_TOKENS;
         for dim in (0..value_stride).step_by(LANES) {
             let value = &mut values[index * value_stride + dim..][..LANES];
             // SAFETY: the slot and the dimensions are of the head, and `value` is a whole vector.
             unsafe { head.value::<V>(slot, dim).store(value.as_mut_ptr()) };
         }
     }
+}
+
+/// Upconverts some entries of one block, which are keys and values, as [`collect_block`].
+///
+/// # Safety
+/// As [`StoredHead`].
+#[inline(always)]
+unsafe fn collect_entries<V: Vector, H: StoredHead>(
+    head: H,
+    (first, cells): (usize, &[Cell]),
+    shape: &KvShape,
+    (keys, key_stride): (&mut [f32], usize),
+    (values, value_stride): (&mut [f32], usize),
+) {
+    for (index, cell) in (first..).zip(cells) {
+        let slot = shape.value_slot(cell.position % BLOCK_TOKENS);
+        let value = &mut values[index * value_stride..][..value_stride];
+        for (dim, value) in (0..).step_by(LANES).zip(value.chunks_exact_mut(LANES)) {
+            // SAFETY: the slot and the dimensions are of the head, and `value` is a whole vector.
+            unsafe { head.value::<V>(slot, dim).store(value.as_mut_ptr()) };
+        }
+        let place = key_place(index, key_stride);
+        for (key, value) in keys[place..].iter_mut().step_by(BLOCK_TOKENS).zip(&value[..shape.key_dim]) {
+            *key = *value;
+        }
+    }
+}
+
+/// Where the keys of a span have the first dimension of the position at this index.
+#[inline(always)]
+fn key_place(index: usize, key_stride: usize) -> usize {
+    index / BLOCK_TOKENS * BLOCK_TOKENS * key_stride + index % BLOCK_TOKENS
 }
 
 /// Copies the first `dims` dimensions of a block's keys, `[dim, 16 positions]`, to its values, `[16 positions,

@@ -207,7 +207,7 @@ impl Division {
         const SHORT_TOKENS: usize = 512;
         const GROUPS_OF_UNIT: usize = 4;
         let mut division = Division::whole(attention, heads_of_row(attention.kv, device));
-        let seen = match attention.window {
+        let seen = match attention.window.filter(|_| attention.kv.pool == 0) {
             Some(Window::Last(positions) | Window::Chunk(positions) | Window::Before(positions)) => {
                 positions.min(context_tokens)
             }
@@ -291,7 +291,10 @@ impl FusesWith<Attention> for Rope {
     const GIVES_BETWEEN: bool = false;
 
     fn fuses_with(&self, attention: &Attention) -> bool {
-        attention.stores && attention.selection.is_none() && self.head_dim() == attention.kv.key_dim
+        attention.stores
+            && !attention.lists_cells(usize::MAX)
+            && self.head_dim() == attention.kv.key_dim
+            && self.pool() == 1
     }
 
     fn widths_between(&self, attention: &Attention) -> Vec<usize> {
@@ -337,10 +340,11 @@ fn cache_constant(kv_type: KvType) -> (u32, u32) {
     (20, kind)
 }
 
-/// The specialization constants of `attention/heads.glsl` and of the cache.
-pub(crate) fn head_constants(kv: KvShape, kv_type: KvType) -> [(u32, u32); 4] {
-    let KvShape { key_dim, value_dim, values_in_keys, .. } = kv;
-    [cache_constant(kv_type), (21, key_dim as u32), (22, value_dim as u32), (23, u32::from(values_in_keys))]
+/// The specialization constants of `attention/heads.glsl`, of `attention/pools.glsl` and of the cache.
+pub(crate) fn head_constants(kv: KvShape, kv_type: KvType) -> [(u32, u32); 5] {
+    let KvShape { key_dim, value_dim, values_in_keys, pool, .. } = kv;
+    let lengths = [(21, key_dim as u32), (22, value_dim as u32)];
+    [(11, pool as u32), cache_constant(kv_type), lengths[0], lengths[1], (23, u32::from(values_in_keys))]
 }
 
 /// The specialization constants for rows that see later rows (`attention/runs.glsl`).
@@ -390,14 +394,14 @@ struct Stored {
     layer: usize,
     kv: KvShape,
     key: Region,
-    /// `None` where values are part of their keys.
+    /// Values, or entries of pools; `None` where values are part of their keys.
     value: Option<Region>,
 }
 
 impl Stored {
     fn of(attention: &Attention, args: &GpuArgs<'_>) -> Stored {
         let Attention { kv, layer, .. } = *attention;
-        let value = args.inputs.get(2).filter(|_| !kv.values_in_keys).map(|value| value.region);
+        let value = args.inputs.get(2).filter(|_| kv.stored_value_dim() > 0).map(|value| value.region);
         Stored { layer, kv, key: args.inputs[1].region, value }
     }
 
@@ -468,17 +472,17 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(attention: &'a Attention, args: &'a GpuArgs<'a>) -> Self {
         let [keys, values] = args.kv.layers[attention.layer];
-        Run { attention, args, keys, values: if attention.kv.values_in_keys { keys } else { values } }
+        Run { attention, args, keys, values: if attention.kv.stored_value_dim() == 0 { keys } else { values } }
     }
 
     fn attend(&self) -> Vec<Dispatch> {
         let (args, rows) = (self.args, self.args.rows.most());
         let division = Division::in_fixed_pieces(self.attention, args.device, rows, self.context_tokens());
         let heads_of_row = self.divide(rows).heads;
-        // Rows that see different positions share no keys.
-        let selects = self.attention.selects(args.context_tokens).is_some();
+        // Rows that see different cells share no keys.
+        let lists_cells = self.attention.lists_cells(args.context_tokens);
         let choose = |rows| QueryTile::choose(self.attention, args, rows, heads_of_row);
-        let Some(tile) = choose(rows / args.sequences).filter(|_| !selects) else {
+        let Some(tile) = choose(rows / args.sequences).filter(|_| !lists_cells) else {
             return self.rows(Rows::All(rows)).collect();
         };
         if division.split || args.sequences == 1 || tile.is_worthwhile(1, heads_of_row) {

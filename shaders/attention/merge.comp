@@ -33,7 +33,7 @@ void main() {
     uint head = gl_WorkGroupID.x;
     if (!find_row(step, gl_WorkGroupID.y, row)) return;
     uvec2 seen = seen_by(step, row, window, kind_of_window);
-    seen.y = count_visible(seen.y);
+    seen = cells_seen(seen);
     uint last_piece = (seen.y - 1) / PIECE_TOKENS;
     for (uint quad = gl_LocalInvocationID.x; quad < VALUE_QUADS; quad += WORKGROUP_SIZE) {
         Softmax softmax = Softmax(-1.0 / 0.0, 0.0);

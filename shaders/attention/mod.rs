@@ -124,13 +124,15 @@ struct RowsInStep {
 /// - With selected positions, a row sees only those: the last input has them, ascending, as many as [`Selection::count`] says
 ///   ([`SelectPositions`](crate::select_positions::SelectPositions)). The softmax then proceeds over them in the
 ///   same pieces, as if they were adjacent.
+/// - With pools, a row sees an entry of each whole pool of positions up to its own, or of the selected pools, and then the positions
+///   of its window. The entries are an input in the place of values, [rows, key_dim]; those of the last rows of pools are stored.
 /// - A step may mix prefill chunks and decode rows. A row sees the rows of its own sequence in the same step.
 /// - Rows of a sequence may see each other, or be a canvas: see [`Sight`].
 /// - The softmax is computed online over KV blocks in the order of positions. So the result does not depend on the
 ///   chunks of the prompt, nor on other sequences.
 /// - Source: Dao et al. 2022 (online softmax over blocks); Kwon et al. 2023 (paged cache); Ainslie et al. 2023
 ///   (groups); Xiao et al. 2023 (sinks); Press et al. 2022 (slopes); DeepSeek-AI 2024 (latent attention, whose projections
-///   are absorbed outside of this op).
+///   are absorbed outside of this op); DeepSeek-AI 2026, "DeepSeek-V4" (pools).
 #[derive(Debug, Clone)]
 pub struct Attention {
     /// The layer of the cache.
@@ -157,8 +159,17 @@ pub struct Attention {
     pub sinks: Option<Arc<[f32]>>,
     /// How much the scores of each query head fall with each position between row and key, `[n_heads]`.
     pub slopes: Option<Arc<[f32]>>,
-    /// If rows see only selected positions, how many. The last input is as wide as the most of a row.
+    /// If rows see only selected positions, or entries of selected pools, how many. The last input is as wide as the most of a row.
     pub selection: Option<Selection>,
+}
+
+/// A place of the cache that a row sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cell {
+    /// The position, or the last one of the pool.
+    position: usize,
+    /// Whether it is the entry of a pool.
+    is_entry: bool,
 }
 
 impl Attention {
@@ -166,9 +177,9 @@ impl Attention {
     ///
     /// # Errors
     /// [`ShapeError`] when the KV heads do not divide the heads, a head is too long, the number of sinks or slopes is not
-    /// that of the heads, rows that see later rows are in chunks, or selected positions are limited in another way.
+    /// that of the heads, rows that see later rows are in chunks, or selected positions or pools are limited in another way.
     pub fn checked(self) -> Result<Self, ShapeError> {
-        let KvShape { n_kv_heads, key_dim, value_dim, values_in_keys } = self.kv;
+        let KvShape { n_kv_heads, key_dim, value_dim, values_in_keys, pool } = self.kv;
         let groups = self.n_heads.checked_rem(n_kv_heads).unwrap_or(self.n_heads);
         ShapeError::check("attention", format!("{} heads modulo {n_kv_heads} kv heads", self.n_heads), groups, 0)?;
         let longest_value = if values_in_keys { key_dim } else { MAX_HEAD_DIM };
@@ -183,10 +194,16 @@ impl Attention {
         {
             ShapeError::check("attention", "positions of a chunk of rows that see later rows", positions, 0)?;
         }
-        if self.selection.is_some() {
-            let others = [self.window.is_some(), self.sees_later, self.slopes.is_some()];
+        if self.selection.is_some() || pool > 0 {
+            let has_other_window = match self.window {
+                Some(Window::Last(_)) => pool == 0,
+                window => window.is_some() || pool > 0,
+            };
+            let others = [has_other_window, self.sees_later, self.slopes.is_some()];
             let count = others.into_iter().filter(|other| *other).count();
             ShapeError::check("attention", "number of other limits of selected positions", count, 0)?;
+            let of_selection = self.selection.map_or(pool, |selection| selection.entry_pool());
+            ShapeError::check("attention", "positions of a selected pool with an entry", of_selection, pool)?;
         }
         for (what, of_heads) in [("number of sinks", &self.sinks), ("number of slopes", &self.slopes)] {
             let found = of_heads.as_ref().map_or(self.n_heads, |values| values.len());
@@ -203,12 +220,49 @@ impl Attention {
     /// The selection, if some row of sequences up to this length does not see all of its positions. Otherwise the selected
     /// positions need not be read.
     fn selects(&self, context_tokens: usize) -> Option<Selection> {
-        self.selection.filter(|selection| selection.most < context_tokens)
+        self.selection.filter(|selection| selection.is_partial(context_tokens))
     }
 
-    /// The most positions that a row of sequences up to this length sees.
+    /// Whether rows see [cells](Attention::cell) that are not adjacent.
+    fn lists_cells(&self, context_tokens: usize) -> bool {
+        self.kv.pool > 0 || self.selects(context_tokens).is_some()
+    }
+
+    /// The most positions, and entries of pools, that a row of sequences up to this length sees.
     fn most_visible(&self, context_tokens: usize) -> usize {
+        if self.kv.pool > 0 {
+            return self.entries(context_tokens) + self.window_len(context_tokens);
+        }
         self.selects(context_tokens).map_or(context_tokens, |selection| selection.most)
+    }
+
+    /// The entries of pools that a row sees whose position is the last of the first `seen` ones.
+    fn entries(&self, seen: usize) -> usize {
+        match self.selection {
+            _ if self.kv.pool == 0 => 0,
+            Some(selection) => selection.count(seen),
+            None => seen / self.kv.pool,
+        }
+    }
+
+    /// The positions of the window of a row whose position is the last of the first `seen` ones.
+    fn window_len(&self, seen: usize) -> usize {
+        seen - self.first_visible(seen.saturating_sub(1)).min(seen)
+    }
+
+    /// What the row at `position` sees at `index` of the cells that it sees, if these are not adjacent positions. `selected` has its
+    /// selected positions or pools, if it does not see all.
+    fn cell(&self, position: usize, selected: Option<&[f32]>, index: usize) -> Cell {
+        let of_list = |index: usize| selected.map_or(index, |selected| selected[index] as usize);
+        let pool = self.kv.pool;
+        if pool == 0 {
+            return Cell { position: of_list(index), is_entry: false };
+        }
+        let entries = self.entries(position + 1);
+        match index.checked_sub(entries) {
+            None => Cell { position: (of_list(index) + 1) * pool - 1, is_entry: true },
+            Some(index) => Cell { position: self.first_visible(position) + index, is_entry: false },
+        }
     }
 
     /// The first position that a row at `position` sees, or 0 if positions are selected.
@@ -216,9 +270,11 @@ impl Attention {
         self.window.map_or(0, |window| window.first_visible(position))
     }
 
-    /// The positions that the row at `position` of these rows of a sequence sees; the indices of its selected positions if
-    /// these are selected.
+    /// The positions that the row at `position` of these rows of a sequence sees; the indices of its cells if these are listed.
     fn visible(&self, position: usize, rows: RowsInStep) -> Range<usize> {
+        if self.kv.pool > 0 {
+            return 0..self.entries(position + 1) + self.window_len(position + 1);
+        }
         let seen = self.visible_without_end(position, rows);
         match self.window {
             Some(window) => window.cut(seen),

@@ -12,10 +12,9 @@ impl Op for Attention {
     }
 
     fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
-        let stored = match (self.stores, self.kv.values_in_keys) {
-            (false, _) => 0,
-            (true, true) => 1,
-            (true, false) => 2,
+        let stored = match self.stores {
+            true => 1 + usize::from(self.kv.stored_value_dim() > 0),
+            false => 0,
         };
         let expected = 1 + stored + usize::from(self.selection.is_some());
         ShapeError::check(self.name(), "number of inputs", inputs.len(), expected)?;
@@ -67,7 +66,7 @@ impl Op for Attention {
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
         if self.stores {
-            let values = if self.kv.values_in_keys { &[][..] } else { args.inputs[2] };
+            let values = if self.kv.stored_value_dim() == 0 { &[][..] } else { args.inputs[2] };
             cpu::store((self.layer, self.kv), [args.inputs[1], values], args);
         }
         cpu::attend(self, args);

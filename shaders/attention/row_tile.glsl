@@ -7,7 +7,9 @@ uint first_head;
 uint heads;
 uint table_start;
 
-// Finds the work, if there is any: the positions or the indices of selected positions that the row sees, with SPLIT those
+#include <attention/cells.glsl>
+
+// Finds the work, if there is any: the positions or the indices of cells that the row sees, with SPLIT those
 // of its piece, and the last of their pieces.
 bool find_work(out uvec2 range, out uint piece) {
     uint group = n_heads / n_kv_heads;
@@ -19,7 +21,8 @@ bool find_work(out uvec2 range, out uint piece) {
     own_position = step.positions.at[row];
     table_start = step.table_starts.at[step.sequences.at[row]];
     range = seen_by(step, row, window, kind_of_window);
-    range.y = count_visible(range.y);
+    window_start = range.x;
+    range = cells_seen(range);
     piece = (range.y - 1) / PIECE_TOKENS;
     if (!SPLIT) return true;
     piece = gl_WorkGroupID.z;
