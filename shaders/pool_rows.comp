@@ -1,62 +1,91 @@
 #version 460
-// Weighted means of the rows of pools: one invocation for each channel of each run of rows.
+// Weighted means of the rows of pools: one invocation for each channel of each run of rows. The softmax is computed online.
 
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
 #include <recurrent/runs.glsl>
 
-layout(constant_id = 1) const uint POOL = 16;
+layout(constant_id = 1) const bool OVERLAP = false; // the rows of the pool before count too, with values of their own
 
 layout(push_constant, scalar) uniform Push {
     Floats x;
     Floats gate;
     Floats bias;
     Floats y;
-    uint64_t keys_state;
-    uint64_t gates_state;
+    uint64_t state;
     Step step;
     uint channels;
+    uint pool;
     uint slot_len;
 };
 
-// Of the last rows, oldest first.
-float keys[POOL];
-float gates[POOL];
+const uint PARTS = OVERLAP ? 2 : 1;
+
+// An online softmax: the largest logit, the sum of the weights, the weighted sum.
+struct Sum {
+    float largest;
+    float weight;
+    float weighted;
+};
+
+// Of the own pool, of the one after and of the one before.
+Sum own = Sum(0.0, 0.0, 0.0);
+Sum after = Sum(0.0, 0.0, 0.0);
+Sum before = Sum(0.0, 0.0, 0.0);
 
 uint channel = gl_GlobalInvocationID.x;
 
+Sum load_sum(Floats slot, uint index) {
+    uint at = index * 3 * channels + channel;
+    return Sum(slot.at[at], slot.at[at + channels], slot.at[at + 2 * channels]);
+}
+
+void store_sum(Floats slot, uint index, Sum sum) {
+    uint at = index * 3 * channels + channel;
+    slot.at[at] = sum.largest;
+    slot.at[at + channels] = sum.weight;
+    slot.at[at + 2 * channels] = sum.weighted;
+}
+
 void load_state(uint from) {
-    [[unroll]] for (uint i = 1; i < POOL; i++) {
-        uint at = (i - 1) * channels + channel;
-        keys[i] = from == NO_SLOT ? 0.0 : values_of_slot(keys_state, slot_len, from).at[at];
-        gates[i] = from == NO_SLOT ? 0.0 : values_of_slot(gates_state, slot_len, from).at[at];
+    if (from == NO_SLOT) return;
+    Floats slot = values_of_slot(state, slot_len, from);
+    own = load_sum(slot, 0);
+    if (OVERLAP) {
+        after = load_sum(slot, 1);
+        before = load_sum(slot, 2);
     }
 }
 
 void store_state(uint to) {
-    [[unroll]] for (uint i = 1; i < POOL; i++) {
-        uint at = (i - 1) * channels + channel;
-        values_of_slot(keys_state, slot_len, to).at[at] = keys[i];
-        values_of_slot(gates_state, slot_len, to).at[at] = gates[i];
+    if (to == NO_SLOT) return;
+    Floats slot = values_of_slot(state, slot_len, to);
+    store_sum(slot, 0, own);
+    if (OVERLAP) {
+        store_sum(slot, 1, after);
+        store_sum(slot, 2, before);
     }
 }
 
-// The weighted mean of the last `members` rows.
-float mean_of(uint members) {
-    float highest = -1.0 / 0.0;
-    [[unroll]] for (uint i = 0; i < POOL; i++) {
-        if (i + members < POOL) continue;
-        highest = max(highest, gates[i] + bias.at[(i + members - POOL) * channels + channel]);
-    }
-    float sum = 0.0;
-    float mean = 0.0;
-    [[unroll]] for (uint i = 0; i < POOL; i++) {
-        if (i + members < POOL) continue;
-        float weight = exp(gates[i] + bias.at[(i + members - POOL) * channels + channel] - highest);
-        sum += weight;
-        mean = fma(weight, keys[i], mean);
-    }
-    return mean / sum;
+// The sums with a part of a row, which may be the first of its pool.
+Sum with_row(Sum sum, uint row, uint of_pool, uint part) {
+    uint column = part * channels + channel;
+    float value = x.at[row * PARTS * channels + column];
+    float logit = gate.at[row * PARTS * channels + column] + bias.at[of_pool * PARTS * channels + column];
+    if (of_pool == 0) return Sum(logit, 1.0, value);
+    float largest = max(sum.largest, logit);
+    float factor = exp(sum.largest - largest);
+    float weight = exp(logit - largest);
+    return Sum(largest, fma(sum.weight, factor, weight), fma(sum.weighted, factor, weight * value));
+}
+
+float mean_of(uint position) {
+    if (!OVERLAP || position < pool) return own.weighted / own.weight;
+    float largest = max(own.largest, before.largest);
+    float of_own = exp(own.largest - largest);
+    float of_before = exp(before.largest - largest);
+    float weight = fma(own.weight, of_own, before.weight * of_before);
+    return fma(own.weighted, of_own, before.weighted * of_before) / weight;
 }
 
 void main() {
@@ -65,14 +94,12 @@ void main() {
     uint first = step.run_starts.at[run];
     load_state(slot_before(step, first));
     for (uint row = first; row < run_end(step, run); row++) {
-        [[unroll]] for (uint i = 1; i < POOL; i++) {
-            keys[i - 1] = keys[i];
-            gates[i - 1] = gates[i];
-        }
-        keys[POOL - 1] = x.at[row * channels + channel];
-        gates[POOL - 1] = gate.at[row * channels + channel];
-        y.at[row * channels + channel] = mean_of(step.positions.at[row] % POOL + 1);
-        uint to = step.state_to.at[row];
-        if (to != NO_SLOT) store_state(to);
+        uint position = step.positions.at[row];
+        uint of_pool = position % pool;
+        if (of_pool == 0) before = after;
+        own = with_row(own, row, of_pool, PARTS - 1);
+        if (OVERLAP) after = with_row(after, row, of_pool, 0);
+        y.at[row * channels + channel] = mean_of(position);
+        store_state(step.state_to.at[row]);
     }
 }
