@@ -16,6 +16,7 @@ layout(push_constant, scalar) uniform Push {
     uint head_dim;
     uint pairs;
     uint distance_of_pair;
+    uint pool; // positions that are rotated as the first of them
     float magnitude;
 };
 
@@ -35,7 +36,8 @@ void main() {
     uint first = start + pair / distance_of_pair * 2 * distance_of_pair + pair % distance_of_pair;
     uint second = first + distance_of_pair;
     vec2 values = vec2(x.at[first], x.at[second]);
-    vec2 rotated = rotate(values, rope_position(step, row, pair), frequencies.at[pair], magnitude);
+    uint position = rope_position(step, row, pair);
+    vec2 rotated = rotate(values, position - position % pool, frequencies.at[pair], magnitude);
     y.at[first] = rotated.x;
     y.at[second] = rotated.y;
 }

@@ -78,6 +78,7 @@ pub struct Rope {
     frequencies: Arc<[f32]>,
     magnitude: f32,
     axes: RopeAxes,
+    pool: usize,
 }
 
 impl Rope {
@@ -97,13 +98,25 @@ impl Rope {
         if pairs == RopePairs::Quarters {
             ShapeError::check("rope", "number of pairs modulo 2", frequencies.len() % 2, 0)?;
         }
-        Ok(Rope { head_dim, pairs, frequencies, magnitude, axes: RopeAxes::Time })
+        Ok(Rope { head_dim, pairs, frequencies, magnitude, axes: RopeAxes::Time, pool: 1 })
     }
 
     /// The same rotation by these positions.
     #[must_use]
     pub fn with_axes(self, axes: RopeAxes) -> Self {
         Rope { axes, ..self }
+    }
+
+    /// The same rotation by the first position of the pool of this many adjacent positions.
+    #[must_use]
+    pub fn of_pools(self, pool: usize) -> Self {
+        Rope { pool: pool.max(1), ..self }
+    }
+
+    /// Positions of a pool; 1 if each row is rotated by its own.
+    #[must_use]
+    pub fn pool(&self) -> usize {
+        self.pool
     }
 
     /// The positions that rotate each pair.
@@ -189,8 +202,8 @@ impl Op for Rope {
         let outputs: Vec<_> = args.outputs.iter_mut().map(|output| SharedMut::new(output)).collect();
         args.team.for_each(rows, &|row| {
             let angle = |(pair, frequency): (usize, &f32)| {
-                let position = batch.rope_position(row, self.axes.axis(pair)) as f32;
-                let (sin, cos) = (position * frequency).sin_cos();
+                let position = batch.rope_position(row, self.axes.axis(pair)) as usize;
+                let (sin, cos) = ((position - position % self.pool) as f32 * frequency).sin_cos();
                 (sin * self.magnitude, cos * self.magnitude)
             };
             let angles: Vec<(f32, f32)> = self.frequencies.iter().enumerate().map(angle).collect();
@@ -226,6 +239,7 @@ impl Rope {
             .size(self.head_dim)
             .size(pairs)
             .size(self.distance())
+            .size(self.pool)
             .float(self.magnitude);
         let invocations = input.width / self.head_dim * (self.head_dim - pairs);
         let mut dispatch = args.each_column(Module::Rope, push, invocations);
@@ -242,7 +256,9 @@ pub fn reference(rope: &Rope, positions: [u32; 3], x: &[f32]) -> Vec<f64> {
         for (index, frequency) in rope.frequencies.iter().enumerate() {
             let (first, second) = rope.pair(index);
             let (first, second) = (head * rope.head_dim + first, head * rope.head_dim + second);
-            let (sin, cos) = (f64::from(positions[rope.axes.axis(index)]) * f64::from(*frequency)).sin_cos();
+            let position = positions[rope.axes.axis(index)];
+            let position = f64::from(position - position % rope.pool as u32);
+            let (sin, cos) = (position * f64::from(*frequency)).sin_cos();
             let (a, b) = (f64::from(x[first]), f64::from(x[second]));
             y[first] = f64::from(rope.magnitude) * (a * cos - b * sin);
             y[second] = f64::from(rope.magnitude) * (a * sin + b * cos);
@@ -263,7 +279,8 @@ pub fn cases() -> Vec<Case> {
         let half = pairs as u32 / 2;
         case(RopePairs::Quarters, RopeAxes::Runs([0, half, half]), shape)
     });
-    plain.chain(by_axes).chain(quarters).collect()
+    let of_pools = pairings.map(|pairs| case_of(with_powers(pairs, (64, 32)).of_pools(4), RopeAxes::Time));
+    plain.chain(by_axes).chain(quarters).chain(of_pools).collect()
 }
 
 /// Positions on the axes of an image whose first row is at `position`.
@@ -271,11 +288,20 @@ pub(crate) fn axes_of(position: u32) -> [u32; 3] {
     [position, position + position % 7, position + position % 5 * 3]
 }
 
-fn case(pairs: RopePairs, axes: RopeAxes, (head_dim, frequencies): (usize, usize)) -> Case {
+fn case(pairs: RopePairs, axes: RopeAxes, shape: (usize, usize)) -> Case {
+    case_of(with_powers(pairs, shape), axes)
+}
+
+/// A rotation by powers of two, so that float32 represents the angle of any position exactly.
+fn with_powers(pairs: RopePairs, (head_dim, frequencies): (usize, usize)) -> Rope {
+    let frequencies = (0..frequencies).map(|pair| 0.5_f32.powi(pair as i32 % 16)).collect();
+    Rope { head_dim, pairs, frequencies, magnitude: 1.1, axes: RopeAxes::Time, pool: 1 }
+}
+
+fn case_of(rope: Rope, axes: RopeAxes) -> Case {
     const POSITIONS: [u32; 9] = [0, 1, 2, 17, 1000, 4095, 32_768, 100_000, 130_000];
-    // Powers of two, so that float32 represents the angle of any position exactly.
-    let of_pair = |pair: usize| 0.5_f32.powi(pair as i32 % 16);
-    let rope = Rope { head_dim, pairs, frequencies: (0..frequencies).map(of_pair).collect(), magnitude: 1.1, axes };
+    let rope = rope.with_axes(axes);
+    let head_dim = rope.head_dim;
     let rows = POSITIONS.len();
     let rope_positions = if axes == RopeAxes::Time { Vec::new() } else { POSITIONS.map(axes_of).into() };
     let batch = CaseBatch { positions: POSITIONS.into(), rope_positions, ..CaseBatch::of_rows(rows) };
@@ -294,7 +320,9 @@ fn case(pairs: RopePairs, axes: RopeAxes, (head_dim, frequencies): (usize, usize
         inputs: inputs.to_vec(),
     };
     let steps = vec![step(&inputs, &expected), step(&inputs[..1], &expected[..1])];
-    Case::new(format!("{pairs:?}, {axes:?}, {frequencies} pairs of {head_dim}"), rope, steps)
+    let pools = if rope.pool > 1 { format!(", pools of {}", rope.pool) } else { String::new() };
+    let name = format!("{:?}, {axes:?}, {} pairs of {head_dim}{pools}", rope.pairs, rope.n_pairs());
+    Case::new(name, rope, steps)
 }
 
 #[cfg(test)]
