@@ -37,21 +37,28 @@ fn route_cases() -> Vec<Case> {
         ("groups of one", grouped(32, 5)),
         ("scales of experts", own_scales.expect("there is one scale for each expert")),
         ("many", route(Scoring::Sigmoid, 384, 8).renormalised(true)),
+        ("roots of softplus", route(Scoring::SqrtSoftplus, 40, 6).renormalised(true).scaled(1.5)),
+        ("given experts", route(Scoring::SqrtSoftplus, 256, 6).renormalised(true).with_given_experts()),
     ];
     named.into_iter().map(|(name, route)| Case::new(name, route.clone(), route_steps(&route))).collect()
 }
 
 fn route_steps(route: &Route) -> Vec<CaseStep> {
     let step = |(rows, scale): (usize, f32)| {
-        let logits: Vec<f32> = spread_logits(rows * route.n_experts(), rows as u64, scale);
-        let expected = logits.chunks_exact(route.n_experts()).flat_map(|row| {
+        let logits = spread_logits(rows * route.n_experts(), rows as u64, scale);
+        let given = |row: usize| (0..route.top_k()).map(move |k| (row * 31 + k * 7) % route.n_experts());
+        let expected = logits.chunks_exact(route.n_experts()).enumerate().flat_map(|(index, row)| {
             let row: Vec<f64> = row.iter().map(|x| f64::from(*x)).collect();
-            let routes = reference::routes(route, &row);
+            let given = route.takes_experts().then(|| given(index).collect::<Vec<_>>());
+            let routes = reference::routes(route, &row, given.as_deref());
             let experts: Vec<f32> = routes.iter().map(|(expert, _)| *expert as f32).collect();
             let weights = routes.iter().map(|(_, weight)| *weight);
             Expected::exactly(&experts).into_iter().chain(Expected::within(1e-5, weights)).collect::<Vec<_>>()
         });
-        CaseStep::of_rows(rows, vec![logits.clone()], vec![expected.collect()])
+        let expected = vec![expected.collect()];
+        let given = (0..rows).flat_map(given).map(|expert| expert as f32).collect();
+        let inputs = [logits].into_iter().chain(route.takes_experts().then_some(given)).collect();
+        CaseStep::of_rows(rows, inputs, expected)
     };
     [(1, 1.0), (5, 4.0), (33, 0.5)].map(step).into()
 }

@@ -2,11 +2,12 @@
 
 use super::{ExpertActivation, Experts, Groups, Route, RouteWeighting, Scoring};
 
-/// The routes of one row of logits: experts and their weights, best first.
+/// The routes of one row of logits: experts and their weights, best first or as given.
 #[must_use]
-pub fn routes(route: &Route, logits: &[f64]) -> Vec<(usize, f64)> {
+pub fn routes(route: &Route, logits: &[f64], given: Option<&[usize]>) -> Vec<(usize, f64)> {
     let scores: Vec<f64> = match route.scoring() {
         Scoring::Sigmoid => logits.iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect(),
+        Scoring::SqrtSoftplus => logits.iter().map(|x| x.exp().ln_1p().sqrt()).collect(),
         Scoring::Softmax => {
             let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let exponentials: Vec<f64> = logits.iter().map(|x| (x - largest).exp()).collect();
@@ -33,7 +34,8 @@ pub fn routes(route: &Route, logits: &[f64]) -> Vec<(usize, f64)> {
         let best: Vec<usize> = descending(&group_scores, (0..count).collect()).into_iter().take(used).collect();
         allowed.retain(|expert| best.contains(&(expert / size)));
     }
-    let chosen: Vec<usize> = descending(&preferences, allowed).into_iter().take(route.top_k()).collect();
+    let best = || descending(&preferences, allowed).into_iter().take(route.top_k()).collect();
+    let chosen: Vec<usize> = given.map_or_else(best, <[usize]>::to_vec);
     let sum: f64 = if route.renormalises() { chosen.iter().map(|expert| scores[*expert]).sum() } else { 1.0 };
     let expert_scale = |expert: usize| route.expert_scales().map_or(1.0, |scales| f64::from(scales[expert]));
     let weight = |expert: usize| scores[expert] / sum * f64::from(route.scale()) * expert_scale(expert);

@@ -7,25 +7,32 @@
 #extension GL_GOOGLE_include_directive : require
 #include <gpu/common.glsl>
 #include <gpu/reduce.glsl>
+#include <gpu/softplus.glsl>
 
 layout(constant_id = 1) const uint N_EXPERTS = 1;
 layout(constant_id = 2) const uint TOP_K = 1;
-layout(constant_id = 3) const bool SOFTMAX = true;
+layout(constant_id = 3) const uint SCORING = 1;
 layout(constant_id = 4) const uint N_GROUPS = 1;
 layout(constant_id = 5) const uint USED_GROUPS = 1;
 layout(constant_id = 6) const bool HAS_BIAS = false;
 layout(constant_id = 7) const bool HAS_SCALES = false;
 layout(constant_id = 8) const bool RENORMALISE = false;
+layout(constant_id = 9) const bool IS_GIVEN = false; // the experts of each row
 
 layout(push_constant, scalar) uniform Push {
     Floats logits;  // [rows, N_EXPERTS]
     Floats bias;    // [N_EXPERTS]
     Floats scales;  // [N_EXPERTS]
+    Floats given;   // [rows, TOP_K]
     Floats routes;  // [rows, 2 TOP_K]
     Step step;
     uint row_kind;
     float scale;
 };
+
+// The values of `Scoring`.
+const uint SIGMOID = 0;
+const uint SOFTMAX = 1;
 
 const uint GROUP_SIZE = N_EXPERTS / N_GROUPS;
 const float SMALLEST = 1.17549435e-38;
@@ -68,12 +75,17 @@ uint workgroup_best(uvec2 candidate) {
     return best;
 }
 
+float score_of(float x, float largest, float sum) {
+    if (SCORING == SOFTMAX) return exp(x - largest) / sum;
+    return SCORING == SIGMOID ? 1.0 / (1.0 + exp(-x)) : sqrt(softplus(x));
+}
+
 void score(uint64_t row) {
     uint lane = gl_LocalInvocationID.x;
     Floats of_row = Floats(row);
     float largest = uintBitsToFloat(0xff800000u);
     float sum = 0.0;
-    if (SOFTMAX) {
+    if (SCORING == SOFTMAX) {
         for (uint e = lane; e < N_EXPERTS; e += WORKGROUP_SIZE) largest = max(largest, of_row.at[e]);
         largest = workgroup_max(largest);
         for (uint e = lane; e < N_EXPERTS; e += WORKGROUP_SIZE) sum += exp(of_row.at[e] - largest);
@@ -81,7 +93,7 @@ void score(uint64_t row) {
     }
     for (uint e = lane; e < N_EXPERTS; e += WORKGROUP_SIZE) {
         float x = of_row.at[e];
-        scores[e] = SOFTMAX ? exp(x - largest) / sum : 1.0 / (1.0 + exp(-x));
+        scores[e] = score_of(x, largest, sum);
         preferences[e] = HAS_BIAS ? scores[e] + bias.at[e] : scores[e];
         keys[e] = key_of(preferences[e]);
     }
@@ -103,7 +115,7 @@ float group_score(uint group) {
         second = max(second, min(first, preference));
         first = max(first, preference);
     }
-    return SOFTMAX ? first : first + second;
+    return SCORING == SOFTMAX ? first : first + second;
 }
 
 // Excludes all experts that are not in the best groups.
@@ -131,7 +143,11 @@ void main() {
     uint lane = gl_LocalInvocationID.x;
     score(uint64_t(logits) + uint64_t(row) * N_EXPERTS * 4);
     if (USED_GROUPS < N_GROUPS) exclude_groups();
-    for (uint k = 0; k < TOP_K; k++) {
+    if (IS_GIVEN) {
+        for (uint k = lane; k < TOP_K; k += WORKGROUP_SIZE) chosen[k] = min(uint(given.at[row * TOP_K + k]), N_EXPERTS - 1);
+        barrier();
+    }
+    for (uint k = IS_GIVEN ? TOP_K : 0; k < TOP_K; k++) {
         uvec2 candidate = uvec2(0, N_EXPERTS - 1);
         for (uint e = lane; e < N_EXPERTS; e += WORKGROUP_SIZE) candidate = better(candidate, uvec2(keys[e], e));
         uint best = workgroup_best(candidate);

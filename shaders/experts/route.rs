@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::cpu::for_each_chunk;
 use crate::gpu::{Dispatch, GpuArgs, Module, Push, word};
-use crate::lanes::exp;
+use crate::lanes::{exp, softplus};
 use crate::op::{CpuArgs, Op, ShapeError};
 
 /// How the logits of a router are converted to scores.
@@ -14,10 +14,23 @@ pub enum Scoring {
     Softmax,
     /// The sigmoid `1 / (1 + e^-x)` of each logit.
     Sigmoid,
+    /// The square root of `ln(1 + e^x)` of each logit.
+    SqrtSoftplus,
 }
 
-/// Groups of equal size, of which a row uses only the best. The score of a group is that of its best expert with a softmax, and
-/// the sum of its two best experts with sigmoids.
+impl Scoring {
+    /// The number that represents it in `route.comp`.
+    fn kind(self) -> u32 {
+        match self {
+            Scoring::Sigmoid => 0,
+            Scoring::Softmax => 1,
+            Scoring::SqrtSoftplus => 2,
+        }
+    }
+}
+
+/// Groups of equal size, of which a row uses only the best. The score of a group is that of its best expert with a softmax, else the
+/// sum of its two best experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Groups {
     /// The number of groups.
@@ -32,8 +45,9 @@ pub struct Groups {
 /// - Input: logits [rows, n_experts]; output: routes [rows, 2 top_k], the expert numbers, then their weights.
 /// - Experts are ranked by `score + bias`. The weight of an expert is its score, divided by the sum of the selected
 ///   scores if weights are renormalised, times `scale`, times the scale of the expert.
+/// - The experts may be [given](Route::with_given_experts) by a second input, [rows, top_k]. Then scores only decide their weights.
 /// - Source: Jiang et al. 2024, "Mixtral of Experts"; DeepSeek-AI 2024, "DeepSeek-V2", 2.2.2 (groups with a softmax), and
-///   "DeepSeek-V3 Technical Report", 2.1.2 (bias, groups with sigmoids).
+///   "DeepSeek-V3 Technical Report", 2.1.2 (bias, groups with sigmoids); DeepSeek-AI 2026, "DeepSeek-V4", 2.1 (given experts).
 #[derive(Debug, Clone)]
 pub struct Route {
     scoring: Scoring,
@@ -46,6 +60,7 @@ pub struct Route {
     scale: f32,
     /// `[n_experts]`
     expert_scales: Option<Arc<[f32]>>,
+    is_given: bool,
 }
 
 impl Route {
@@ -58,7 +73,19 @@ impl Route {
             return Err(mismatch("number of experts that a row uses", top_k, format!("between 1 and {n_experts}")));
         }
         let (groups, bias, renormalise, scale, expert_scales) = (None, None, false, 1.0, None);
-        Ok(Route { scoring, n_experts, top_k, groups, bias, renormalise, scale, expert_scales })
+        Ok(Route { scoring, n_experts, top_k, groups, bias, renormalise, scale, expert_scales, is_given: false })
+    }
+
+    /// Takes the experts of each row from a second input.
+    #[must_use]
+    pub fn with_given_experts(self) -> Self {
+        Route { is_given: true, ..self }
+    }
+
+    /// Whether the experts of each row are an input.
+    #[must_use]
+    pub fn takes_experts(&self) -> bool {
+        self.is_given
     }
 
     /// Sets whether the weights are normalised to sum to 1 before scaling.
@@ -162,18 +189,18 @@ impl Route {
         self.expert_scales.as_deref()
     }
 
-    /// Writes the routes of one row. `scores` is working memory, one entry for each expert.
-    fn row(&self, logits: &[f32], scores: &mut [Candidate], routes: &mut [f32]) {
+    /// Writes the routes of one row, whose experts may be given. `scores` is working memory, one entry for each expert.
+    fn row(&self, logits: &[f32], given: Option<&[f32]>, scores: &mut [Candidate], routes: &mut [f32]) {
         self.score(logits, scores);
         if let Some(groups) = self.groups {
             exclude_groups(scores, self.scoring, groups);
         }
         let (experts, weights) = routes.split_at_mut(self.top_k);
         let mut sum = 0.0;
-        for (expert, weight) in experts.iter_mut().zip(&mut *weights) {
-            let best = best(scores);
-            (*expert, *weight) = (best as f32, scores[best].score);
-            scores[best].preference = None;
+        for (index, (expert, weight)) in experts.iter_mut().zip(&mut *weights).enumerate() {
+            let chosen = given.map_or_else(|| best(scores), |given| (given[index] as usize).min(self.n_experts - 1));
+            (*expert, *weight) = (chosen as f32, scores[chosen].score);
+            scores[chosen].preference = None;
             sum += *weight;
         }
         // All scores may be 0, and then so is their sum.
@@ -186,7 +213,7 @@ impl Route {
 
     fn score(&self, logits: &[f32], scores: &mut [Candidate]) {
         let (largest, sum) = match self.scoring {
-            Scoring::Sigmoid => (0.0, 1.0),
+            Scoring::Sigmoid | Scoring::SqrtSoftplus => (0.0, 1.0),
             Scoring::Softmax => {
                 let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                 (largest, logits.iter().map(|x| exp(x - largest)).sum())
@@ -196,6 +223,7 @@ impl Route {
             let score = match self.scoring {
                 Scoring::Sigmoid => 1.0 / (1.0 + exp(-x)),
                 Scoring::Softmax => exp(x - largest) / sum,
+                Scoring::SqrtSoftplus => softplus(*x).sqrt(),
             };
             let bias = self.bias.as_ref().map_or(0.0, |bias| bias[expert]);
             *candidate = Candidate { score, preference: Some(score + bias) };
@@ -259,16 +287,20 @@ impl Op for Route {
     }
 
     fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
-        ShapeError::check(self.name(), "number of inputs", inputs.len(), 1)?;
+        ShapeError::check(self.name(), "number of inputs", inputs.len(), 1 + usize::from(self.is_given))?;
         ShapeError::check(self.name(), "number of logits", inputs[0], self.n_experts)?;
+        if let Some(&given) = inputs.get(1) {
+            ShapeError::check(self.name(), "number of given experts", given, self.top_k)?;
+        }
         Ok(vec![2 * self.top_k])
     }
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
-        let (logits, width) = (args.inputs[0], 2 * self.top_k);
+        let (logits, given, width) = (args.inputs[0], args.inputs.get(1), 2 * self.top_k);
         for_each_chunk(args.team, args.outputs[0], width, &|row, routes| {
             let mut candidates = vec![Candidate::default(); self.n_experts];
-            self.row(&logits[row * self.n_experts..][..self.n_experts], &mut candidates, routes);
+            let given = given.map(|given| &given[row * self.top_k..][..self.top_k]);
+            self.row(&logits[row * self.n_experts..][..self.n_experts], given, &mut candidates, routes);
         });
     }
 
@@ -287,10 +319,12 @@ fn dispatch(route: &Route, args: &GpuArgs<'_>) -> Dispatch {
     let mut table_of = |present: bool| if present { tables.next().unwrap_or(0) } else { 0 };
     let (bias, scales) = (table_of(route.bias().is_some()), table_of(route.expert_scales().is_some()));
     let (logits, routes) = (args.inputs[0].region, args.outputs[0].region);
+    let given = args.inputs.get(1).map(|given| given.region);
     let push = Push::new()
         .address(logits.address)
         .address(bias)
         .address(scales)
+        .address(given.map_or(0, |given| given.address))
         .address(routes.address)
         .address(args.step)
         .word(args.rows.kind())
@@ -300,19 +334,20 @@ fn dispatch(route: &Route, args: &GpuArgs<'_>) -> Dispatch {
         (0, args.workgroup_size()),
         (1, word(route.n_experts())),
         (2, word(route.top_k())),
-        (3, u32::from(route.scoring() == Scoring::Softmax)),
+        (3, route.scoring().kind()),
         (4, word(n_groups)),
         (5, word(used_groups)),
         (6, u32::from(bias != 0)),
         (7, u32::from(scales != 0)),
         (8, u32::from(route.renormalises())),
+        (9, u32::from(route.takes_experts())),
     ];
     Dispatch {
         module: Module::ExpertsRoute,
         constants: constants.into(),
         push,
         groups: [1, word(args.rows.most()), 1],
-        reads: vec![logits],
+        reads: [logits].into_iter().chain(given).collect(),
         writes: vec![routes],
     }
 }

@@ -46,8 +46,11 @@ impl Graph {
         let experts = experts?;
         let router = self.router_of(experts);
         let next = next_experts.and_then(|next| {
-            let (_, experts, Router { norm, linear, route, .. }) =
-                (router.as_ref()?, in_file(next)?, self.router_of(next)?);
+            let (_, experts, Router { norm, linear, route, .. }) = (
+                router.as_ref()?,
+                in_file(next)?,
+                self.router_of(next).filter(|router| !router.route.takes_experts())?,
+            );
             Some(NextLayer { norm: norm.clone(), router: linear.clone(), route: route.clone(), experts })
         });
         let own = in_file(experts);
