@@ -5,6 +5,7 @@
 #include <gpu/common.glsl>
 
 layout(constant_id = 1) const uint STREAMS = 4;
+layout(constant_id = 2) const bool READ_ONLY = false; // there is no update
 
 layout(push_constant, scalar) uniform Push {
     Floats x;         // [rows, WIDTH]
@@ -20,7 +21,7 @@ layout(push_constant, scalar) uniform Push {
     float epsilon;
 };
 
-const uint WIDTH = (STREAMS + 2) * STREAMS;
+const uint WIDTH = READ_ONLY ? STREAMS : (STREAMS + 2) * STREAMS;
 
 float between[STREAMS * STREAMS];
 
@@ -63,13 +64,14 @@ void divide_by_sums(uint stride, uint next) {
 void main() {
     uint row = gl_GlobalInvocationID.x;
     if (row >= count_rows(step, row_kind)) return;
+    for (uint i = 0; i < STREAMS; i++) read.at[row * STREAMS + i] = sigmoid(affine(row, i, scale_read)) + epsilon;
+    if (READ_ONLY) return;
     load_between(row);
     for (uint round = 0; round < rounds; round++) {
         if (round > 0) divide_by_sums(1, STREAMS);
         divide_by_sums(STREAMS, 1);
     }
     for (uint i = 0; i < STREAMS; i++) {
-        read.at[row * STREAMS + i] = sigmoid(affine(row, i, scale_read)) + epsilon;
         uint start = (row * STREAMS + i) * (STREAMS + 1);
         for (uint from = 0; from < STREAMS; from++) update.at[start + from] = between[from * STREAMS + i];
         update.at[start + STREAMS] = 2.0 * sigmoid(affine(row, STREAMS + i, scale_write));

@@ -21,6 +21,7 @@ use crate::quant::random;
 ///
 /// - x: [rows, (n + 2) n]; outputs: read [rows, n], update [rows, n (n + 1)], the coefficients of
 ///   [`MixStreams`](crate::mix_streams::MixStreams) from the n streams and the layer's output.
+/// - The gates after the last layer are [only read](StreamGates::read_only): x and the output are then [rows, n].
 /// - Source: Xie et al. 2026, "mHC: Manifold-Constrained Hyper-Connections".
 #[derive(Debug, Clone)]
 pub struct StreamGates {
@@ -53,6 +54,21 @@ impl StreamGates {
         ShapeError::check("stream_gates", "number of biases", bias.len(), (count + 2) * count)?;
         Ok(StreamGates { count, scale, bias, rounds, epsilon })
     }
+
+    /// The gates of what is read of `count` streams, with this scale and these biases, `[n]`, and nothing of what is added to them.
+    ///
+    /// # Errors
+    /// As [`StreamGates::new`].
+    pub fn read_only(count: usize, scale: f32, bias: Arc<[f32]>, epsilon: f32) -> Result<Self, ShapeError> {
+        ShapeError::check("stream_gates", "number of biases", bias.len(), count)?;
+        let padded = vec![0.0; (count + 2) * count].into();
+        let gates = StreamGates::new(count, [scale, 0.0, 0.0], padded, (0, epsilon))?;
+        Ok(StreamGates { bias, ..gates })
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.bias.len() == self.count
+    }
 }
 
 impl Op for StreamGates {
@@ -63,19 +79,22 @@ impl Op for StreamGates {
     fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
         ShapeError::check(self.name(), "number of inputs", inputs.len(), 1)?;
         ShapeError::check(self.name(), "width of the input", inputs[0], self.bias.len())?;
-        Ok(vec![self.count, self.count * (self.count + 1)])
+        let widths = [self.count, self.count * (self.count + 1)];
+        Ok(if self.is_read_only() { vec![widths[0]] } else { widths.into() })
     }
 
     fn run_cpu(&self, args: &mut CpuArgs<'_>) {
         let (x, kernel, count) = (args.inputs[0], args.kernel, self.count);
-        let [read, update] = &mut *args.outputs else { return };
-        let [read, update] = [SharedMut::new(read), SharedMut::new(update)];
+        let outputs: Vec<_> = args.outputs.iter_mut().map(|output| SharedMut::new(output)).collect();
         args.team.for_each(args.rows, &|row| {
             let x = &x[row * self.bias.len()..][..self.bias.len()];
-            let width = count * (count + 1);
             // SAFETY: each task writes its own row of each output.
-            let outputs = unsafe { [read.slice(row * count, count), update.slice(row * width, width)] };
-            gates_of_row(kernel, self, x, outputs);
+            read_of_row(kernel, self, x, unsafe { outputs[0].slice(row * count, count) });
+            if let Some(update) = outputs.get(1) {
+                let width = count * (count + 1);
+                // SAFETY: as above.
+                update_of_row(kernel, self, x, unsafe { update.slice(row * width, width) });
+            }
         });
     }
 
@@ -88,7 +107,7 @@ impl Op for StreamGates {
             .address(args.inputs[0].region.address)
             .address(args.tables[0].address)
             .address(args.outputs[0].region.address)
-            .address(args.outputs[1].region.address)
+            .address(args.outputs.get(1).map_or(0, |update| update.region.address))
             .address(args.step)
             .word(args.rows.kind())
             .size(self.rounds)
@@ -98,24 +117,34 @@ impl Op for StreamGates {
             .float(self.epsilon);
         // One invocation for each row.
         let dispatch = args.each_column(Module::StreamGates, push, args.rows.most());
-        let constants = vec![dispatch.constants[0], (1, word(self.count))];
+        let constants = vec![dispatch.constants[0], (1, word(self.count)), (2, u32::from(self.is_read_only()))];
         vec![Dispatch { groups: [dispatch.groups[0], 1, 1], constants, ..dispatch }]
     }
 }
 
 per_kernel! {
-    /// The gates of one row.
-    fn gates_of_row = gates_of_row_lanes(op: &StreamGates, x: &[f32], outputs: [&mut [f32]; 2])
+    /// What is read in one row.
+    fn read_of_row = read_of_row_lanes(op: &StreamGates, x: &[f32], read: &mut [f32])
 }
 
 #[inline(always)]
-fn gates_of_row_lanes<const FMA: bool>(op: &StreamGates, x: &[f32], [read, update]: [&mut [f32]; 2]) {
+fn read_of_row_lanes<const FMA: bool>(op: &StreamGates, x: &[f32], read: &mut [f32]) {
+    for (read, (x, bias)) in read.iter_mut().zip(x.iter().zip(&*op.bias)) {
+        *read = sigmoid(x * op.scale[0] + bias) + op.epsilon;
+    }
+}
+
+per_kernel! {
+    /// The update of one row.
+    fn update_of_row = update_of_row_lanes(op: &StreamGates, x: &[f32], update: &mut [f32])
+}
+
+#[inline(always)]
+fn update_of_row_lanes<const FMA: bool>(op: &StreamGates, x: &[f32], update: &mut [f32]) {
     let n = op.count;
     let affine = |index: usize, scale: f32| x[index] * scale + op.bias[index];
-    let sigmoid = |x: f32| 1.0 / (1.0 + exp(-x));
     let mut between = [[0.0; MOST_STREAMS]; MOST_STREAMS];
     for (from, row) in between[..n].iter_mut().enumerate() {
-        read[from] = sigmoid(affine(from, op.scale[0])) + op.epsilon;
         let logits = |to: usize| affine((2 + from) * n + to, op.scale[2]);
         softmax(&mut row[..n], logits);
         row[..n].iter_mut().for_each(|value| *value += op.epsilon);
@@ -125,6 +154,11 @@ fn gates_of_row_lanes<const FMA: bool>(op: &StreamGates, x: &[f32], [read, updat
         (0..n).for_each(|from| update[from] = between[from][to]);
         update[n] = 2.0 * sigmoid(affine(n + to, op.scale[1]));
     }
+}
+
+#[inline(always)]
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
 }
 
 #[inline(always)]
@@ -150,14 +184,17 @@ fn balance(matrix: &mut [[f32; MOST_STREAMS]; MOST_STREAMS], n: usize, (rounds, 
     }
 }
 
-/// The formula in float64, for one row: what is read, then the update.
+/// The formula in float64, for one row: what is read, then the update unless there is none.
 #[must_use]
-pub fn reference(op: &StreamGates, x: &[f32]) -> [Vec<f64>; 2] {
+pub fn reference(op: &StreamGates, x: &[f32]) -> Vec<Vec<f64>> {
     let (n, epsilon) = (op.count, f64::from(op.epsilon));
     let affine =
         |index: usize, part: usize| f64::from(x[index]) * f64::from(op.scale[part]) + f64::from(op.bias[index]);
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     let read = (0..n).map(|i| sigmoid(affine(i, 0)) + epsilon).collect();
+    if op.is_read_only() {
+        return vec![read];
+    }
     let exponentials = |i: usize| (0..n).map(move |j| affine((2 + i) * n + j, 2).exp());
     let row = |i: usize| exponentials(i).map(|value| value / exponentials(i).sum::<f64>() + epsilon).collect();
     let mut matrix: Vec<Vec<f64>> = (0..n).map(row).collect();
@@ -173,7 +210,7 @@ pub fn reference(op: &StreamGates, x: &[f32]) -> [Vec<f64>; 2] {
     }
     let of_stream =
         |j: usize| (0..n).map(|i| matrix[i][j]).chain([2.0 * sigmoid(affine(n + j, 1))]).collect::<Vec<_>>();
-    [read, (0..n).flat_map(of_stream).collect()]
+    vec![read, (0..n).flat_map(of_stream).collect()]
 }
 
 /// Gates with random scales and biases.
@@ -182,11 +219,15 @@ fn random_gates(count: usize, rounds: usize, seed: u64) -> StreamGates {
     StreamGates::new(count, [0.7, -1.3, 2.1], bias.into(), (rounds, 1e-6)).expect("as many biases as needed")
 }
 
-/// The expected results: the number of streams of models and others, and one round.
+/// Gates that are only read.
+fn random_reads(count: usize) -> StreamGates {
+    StreamGates::read_only(count, 1.3, random::activations(count, 2).into(), 1e-6).expect("as many biases as streams")
+}
+
+/// The expected results: the number of streams of models and others, one round, and gates that are only read.
 #[must_use]
 pub fn cases() -> Vec<Case> {
-    let case = |(count, rounds): (usize, usize)| {
-        let op = random_gates(count, rounds, 1);
+    let case = |(name, op): (String, StreamGates)| {
         let step = |rows: usize| {
             let width = op.bias.len();
             let x = random::activations(rows * width, rows as u64);
@@ -194,12 +235,17 @@ pub fn cases() -> Vec<Case> {
                 let values = (0..rows).flat_map(|row| reference(&op, &x[row * width..][..width])[output].clone());
                 Expected::within(1e-5, values)
             };
-            CaseStep::of_rows(rows, vec![x.clone()], vec![of_rows(0), of_rows(1)])
+            let outputs = if op.is_read_only() { 1 } else { 2 };
+            CaseStep::of_rows(rows, vec![x.clone()], (0..outputs).map(of_rows).collect())
         };
         let steps = vec![step(1), step(3), step(33), step(5).of_selected()];
-        Case::new(format!("{count} streams, {rounds} rounds"), op.clone(), steps)
+        Case::new(name, op.clone(), steps)
     };
-    [(4, 20), (2, 1), (3, 5), (8, 20)].map(case).into()
+    let sizes = [(4, 20), (2, 1), (3, 5), (8, 20)].into_iter();
+    let both =
+        sizes.map(|(count, rounds)| (format!("{count} streams, {rounds} rounds"), random_gates(count, rounds, 1)));
+    let read_only = [4, 3].map(|count| (format!("{count} streams, only read"), random_reads(count)));
+    both.chain(read_only).map(case).collect()
 }
 
 #[cfg(test)]
@@ -228,8 +274,8 @@ mod tests {
     #[test]
     fn streams_keep_their_sum() {
         let op = random_gates(4, 20, 3);
-        let [_, update] = reference(&op, &random::activations(24, 5));
-        for stream in update.chunks_exact(5) {
+        let outputs = reference(&op, &random::activations(24, 5));
+        for stream in outputs[1].chunks_exact(5) {
             assert!((stream[..4].iter().sum::<f64>() - 1.0).abs() < 1e-5);
         }
     }

@@ -150,7 +150,9 @@ pub(super) fn merge(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, Bu
         Some(StreamSizes { count, connections: StreamConnections::Alternating { .. } }) => {
             alternating::merge(builder, count, x)
         }
-        Some(StreamSizes { count, connections: StreamConnections::Hyper(_) }) => hyper::merge(builder, count, x),
+        Some(StreamSizes { count, connections: StreamConnections::Hyper(sizes) }) => {
+            hyper::merge(builder, (count, sizes), x)
+        }
         None => Ok(x),
     }
 }

@@ -3,6 +3,7 @@
 //! Source: Xie et al. 2026, "mHC: Manifold-Constrained Hyper-Connections".
 
 use cuelight_shaders::heads::JoinHeads;
+use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::mix_streams::MixStreams;
 use cuelight_shaders::stream_gates::StreamGates;
 
@@ -29,8 +30,13 @@ pub(super) fn read(
     let bias = builder.weights.vector(&format!("blk.{layer}.{stem}_base.weight"), gates)?;
     let op = StreamGates::new(count, [scale[0], scale[1], scale[2]], bias, (sizes.rounds, sizes.epsilon))?;
     let gates = builder.graph.push(op, &[projected])?;
+    Ok([read_by(builder, count, [x, gates[0]])?, gates[1]])
+}
+
+/// The combination of the streams by gates of the row.
+fn read_by(builder: &mut Builder<'_>, count: usize, inputs: [ValueId; 2]) -> Result<ValueId, BuildError> {
     let reads = MixStreams::new(count, vec![0.0; count].into())?.varied();
-    Ok([builder.graph.push_one(reads, &[x, gates[0]])?, gates[1]])
+    Ok(builder.graph.push_one(reads, &inputs)?)
 }
 
 /// The streams after a half of a layer, from those before it, its coefficients and its output.
@@ -45,8 +51,23 @@ pub(super) fn write(
     Ok(builder.graph.push_one(mixes, &[all, update])?)
 }
 
-/// The mean of the streams.
-pub(super) fn merge(builder: &mut Builder<'_>, count: usize, x: ValueId) -> Result<ValueId, BuildError> {
+/// What follows the last layer: a combination of the streams by gates of the row where the file has these, else their mean.
+pub(super) fn merge(
+    builder: &mut Builder<'_>,
+    (count, sizes): (usize, HyperSizes),
+    x: ValueId,
+) -> Result<ValueId, BuildError> {
+    const GATES: &str = "output_hc_fn.weight";
+    if builder.weights.has(GATES) {
+        let normed = builder.norm_by(vec![1.0; builder.graph.width(x)].into(), x)?;
+        let matrix = builder.weights.matrix(GATES, count, builder.graph.width(x))?;
+        let projected = builder.graph.push_one(Linear::new(vec![matrix], vec![None])?, &[normed])?;
+        let scale = builder.weights.vector("output_hc_scale.weight", 1)?[0];
+        let bias = builder.weights.vector("output_hc_base.weight", count)?;
+        let gates = StreamGates::read_only(count, scale, bias, sizes.epsilon)?;
+        let gates = builder.graph.push_one(gates, &[projected])?;
+        return read_by(builder, count, [x, gates]);
+    }
     let mean = vec![1.0 / count as f32; count].into();
     Ok(builder.graph.push_one(MixStreams::new(count, mean)?, &[x])?)
 }
