@@ -57,7 +57,7 @@ impl Role {
 }
 
 /// Parts of the names of matrices that keep their format: small, or sensitive to rounding.
-const KEPT: [&str; 13] = [
+const KEPT: [&str; 15] = [
     "_norm.weight",
     "ffn_gate_inp",
     "ssm_conv1d",
@@ -69,9 +69,11 @@ const KEPT: [&str; 13] = [
     "altup",
     "hc_attn_",
     "hc_ffn_",
+    "output_hc_",
     "laurel",
-    // The keys of pools.
+    // The keys and the entries of pools.
     "indexer_compressor_",
+    "attn_compressor_",
     // The head of a reranker.
     "cls.",
 ];

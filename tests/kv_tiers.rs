@@ -319,8 +319,8 @@ async fn damaged_files_never_change_an_answer() {
 }
 
 /// Models with recurrent layers of each kind: the gated delta rule, short convolutions, Mamba 2 next to attention, Mamba 2
-/// alone, which has no keys and values, and layers that attend to pools, of which the newest is state.
-const RECURRENT: [&str; 5] = ["qwen35.gguf", "lfm2.gguf", "granitehybrid.gguf", "mamba2.gguf", "glm5-next.gguf"];
+/// alone, which has no keys and values, and layers that attend to entries of pools, of which the newest is state.
+const RECURRENT: [&str; 5] = ["qwen35.gguf", "lfm2.gguf", "granitehybrid.gguf", "mamba2.gguf", "deepseek4.gguf"];
 
 fn recurrent(model: &'static str, chunk: usize) -> Case {
     Case { model, ..Case::cpu(KvType::F16, chunk) }

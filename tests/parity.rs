@@ -276,6 +276,7 @@ fn logits_have_the_same_bits_in_any_chunks_and_any_batch() {
         "deepseek32.gguf",
         "glm-dsa.gguf",
         "glm5-next.gguf",
+        "deepseek4.gguf",
         "llama4.gguf",
         "gemma3n.gguf",
         "gemma4.gguf",

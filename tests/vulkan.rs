@@ -104,9 +104,9 @@ fn a_third_of_the_checkpoints_agree_with_transformers() {
 
 #[test]
 fn attention_to_selected_positions_agrees_with_transformers() {
-    let selects =
-        |expected: &Expected| ["deepseek32.gguf", "glm-dsa.gguf", "glm5-next.gguf"].contains(&expected.model.as_str());
-    agree_with_transformers(of_the_day(checkpoints().into_iter().filter(selects), 3).collect(), KvType::F32);
+    const MODELS: [&str; 4] = ["deepseek32.gguf", "glm-dsa.gguf", "glm5-next.gguf", "deepseek4.gguf"];
+    let selects = |expected: &Expected| MODELS.contains(&expected.model.as_str());
+    agree_with_transformers(of_the_day(checkpoints().into_iter().filter(selects), 4).collect(), KvType::F32);
 }
 
 fn agree_with_transformers(checkpoints: Vec<Expected>, kv_type: KvType) {

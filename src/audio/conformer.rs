@@ -50,8 +50,8 @@ impl Conformer {
 
     /// Keys are longer than values by those for relative positions.
     fn kv(&self, sizes: &BlockSizes) -> KvShape {
-        let KvShape { n_kv_heads, key_dim, value_dim, values_in_keys } = sizes.kv();
-        KvShape { n_kv_heads, key_dim: key_dim + self.span, value_dim, values_in_keys }
+        let kv = sizes.kv();
+        KvShape { key_dim: kv.key_dim + self.span, ..kv }
     }
 
     /// Appends the layer of a stem.

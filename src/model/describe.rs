@@ -5,8 +5,8 @@ use std::fmt;
 use cuelight_shaders::attention::Window;
 
 use super::layer::{
-    AttentionLayer, DenseSizes, ExpertSizes, FeedForwardSpec, Heads, LayerSpec, MixerSpec, PositionSelection,
-    SpaceLayer,
+    AttentionLayer, DenseSizes, EntryPools, ExpertSizes, FeedForwardSpec, Heads, LayerSpec, MixerSpec,
+    PositionSelection, SpaceLayer,
 };
 
 /// Layers that are built in the same way.
@@ -46,6 +46,16 @@ impl fmt::Display for MixerSpec {
                     }
                     Some(PositionSelection::Own(indexer)) => write!(f, ", selects {} positions", indexer.top_k),
                     Some(PositionSelection::OfEarlierLayer) => f.write_str(", positions of an earlier layer"),
+                    None => Ok(()),
+                }
+            }
+            MixerSpec::PooledAttention(attention, sizes) => {
+                write!(f, "{attention}")?;
+                match sizes.pools {
+                    Some(EntryPools { pool, indexer: Some(indexer), .. }) => {
+                        write!(f, ", {} pools of {pool}", indexer.top_k)
+                    }
+                    Some(EntryPools { pool, .. }) => write!(f, ", all pools of {pool}"),
                     None => Ok(()),
                 }
             }

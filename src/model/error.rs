@@ -44,6 +44,18 @@ pub enum ModelError {
         /// [rows, columns].
         expected: [usize; 2],
     },
+    /// A tensor of integers has another type or shape, or numbers that it cannot have.
+    #[error("{file}: tensor {tensor:?} has {found}, but must have {expected}")]
+    Numbers {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// What it has.
+        found: String,
+        /// What it must have.
+        expected: String,
+    },
     /// The file has a layer tensor that the family does not use, so a result computed without it would be wrong.
     #[error("{file}: tensor {tensor:?} is not part of the architecture {architecture:?} as this version implements it")]
     UnusedTensor {

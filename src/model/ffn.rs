@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cuelight_shaders::activate::Activate;
 use cuelight_shaders::add::Add;
 use cuelight_shaders::cutoff::Cutoff;
+use cuelight_shaders::embed::Embed;
 use cuelight_shaders::experts::{ExpertMatrix, Experts, Route};
 use cuelight_shaders::gate_rows::GateRows;
 use cuelight_shaders::glu::{Activation, Glu};
@@ -139,6 +140,8 @@ impl ExpertLayer<'_> {
         let mut of_experts = |stem: &str| builder.weights.optional_vector(&self.name(stem), sizes.n_experts);
         // Files of some families lack the ending.
         let bias = of_experts("exp_probs_b.bias")?.or(of_experts("exp_probs_b")?);
+        // The bias of rows of images, which the family does not take.
+        builder.weights.ignore(&self.name("exp_probs_b_vl.bias"));
         let scales = self.factors(builder, "ffn_down_exps")?;
         let route = Route::new(sizes.scoring, sizes.n_experts, sizes.top_k)?
             .renormalised(sizes.renormalise)
@@ -146,7 +149,10 @@ impl ExpertLayer<'_> {
             .grouped(sizes.groups)?
             .with_bias(bias)?
             .with_expert_scales(scales)?;
-        let routes = builder.graph.push_one(route, &[logits])?;
+        let routes = match self.given_experts(builder)? {
+            Some(experts) => builder.graph.push_one(route.with_given_experts(), &[logits, experts])?,
+            None => builder.graph.push_one(route, &[logits])?,
+        };
 
         let x = match sizes.latent_size {
             Some(latent) => builder.linear(self.layer, &[("ffn_latent_down", latent)], x)?[0],
@@ -158,6 +164,13 @@ impl ExpertLayer<'_> {
             Some(_) => builder.linear(self.layer, &[("ffn_latent_up", builder.h.hidden_size)], y)?[0],
             None => y,
         })
+    }
+
+    /// The experts of each row, [rows, top_k], in layers whose file says which those of a token are.
+    fn given_experts(self, builder: &mut Builder<'_>) -> Result<Option<ValueId>, BuildError> {
+        let (n_experts, shape) = (self.sizes.n_experts, [builder.h.vocab_size, self.sizes.top_k]);
+        let table = builder.weights.optional_numbers(&self.name("ffn_gate_tid2eid.weight"), shape, n_experts)?;
+        table.map(|table| Ok(builder.graph.push_one(Embed::new(table, 1.0), &[])?)).transpose()
     }
 
     /// The experts themselves, for rows of `width` values.

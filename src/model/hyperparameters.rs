@@ -5,6 +5,7 @@
 //! - `attention`, `windows`, `positions`: their mixers
 //! - `alignment`: the heads that attend to an encoder where a token is spoken
 //! - `selection`: the positions to which they attend
+//! - `pools`: the pools of positions to whose entries they attend
 //! - `recurrent`: the mixers of recurrent layers
 //! - `experts`: their experts
 //! - `classifier`: the head of a classifier
@@ -19,6 +20,7 @@ mod drafter;
 mod experts;
 mod keys;
 mod layers;
+mod pools;
 mod positions;
 mod recurrent;
 mod selection;

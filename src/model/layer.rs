@@ -7,7 +7,7 @@ use cuelight_shaders::causal_conv::CausalConv;
 use cuelight_shaders::experts::{Groups, RouteWeighting, Scoring};
 use cuelight_shaders::gated_delta::{DecayForm, DeltaShape};
 use cuelight_shaders::layer_state::LayerState;
-use cuelight_shaders::pool_rows::PoolRows;
+use cuelight_shaders::pool_rows::{Overlap, PoolRows};
 use cuelight_shaders::recurrent::StatePart;
 use cuelight_shaders::rope::RopeAxes;
 use cuelight_shaders::selective_scan::ScanShape;
@@ -88,6 +88,8 @@ pub enum MixerSpec {
     Attention(AttentionLayer),
     /// All heads share one latent vector. Some layers attend to selected positions only.
     LatentAttention(AttentionLayer, LatentSizes, Option<PositionSelection>),
+    /// All heads share one key, which is also the value. Some layers also attend to entries of pools of positions.
+    PooledAttention(AttentionLayer, PooledSizes),
     /// The gated delta rule after a convolution.
     GatedDelta(DeltaLayer),
     /// The gated delta rule with a decay for each key, after a convolution.
@@ -111,6 +113,7 @@ impl MixerSpec {
         match self {
             MixerSpec::Attention(attention)
             | MixerSpec::LatentAttention(attention, ..)
+            | MixerSpec::PooledAttention(attention, _)
             | MixerSpec::AttentionNextToStateSpace(attention, _) => Some(attention),
             MixerSpec::GatedDelta(_)
             | MixerSpec::KeyDelta(_)
@@ -132,6 +135,7 @@ impl MixerSpec {
                 index: selection.map_or(KvShape::NONE, PositionSelection::index),
                 recurrent_len: selection.map_or(0, |selection| selection.pool_state(0).len),
             },
+            MixerSpec::PooledAttention(attention, sizes) => sizes.state(attention.heads.head_dim),
             MixerSpec::GatedDelta(delta) | MixerSpec::KeyDelta(delta) => {
                 LayerState::recurrent(len_of(&delta.state_parts(0)))
             }
@@ -342,7 +346,10 @@ impl PositionSelection {
     #[must_use]
     pub fn pool_state(self, layer: usize) -> StatePart {
         let len = match self {
-            PositionSelection::Own(indexer) => PoolRows::state_len(indexer.head_dim, indexer.pool),
+            PositionSelection::Own(indexer) => match indexer.pool {
+                1 => 0,
+                _ => PoolRows::state_len(indexer.head_dim, Overlap::None),
+            },
             PositionSelection::OfEarlierLayer => 0,
         };
         StatePart { layer, start: 0, len }
@@ -362,6 +369,86 @@ pub struct Indexer {
     pub pool: usize,
     /// Which two values of a head form a rotated pair.
     pub rope_pairs: RopePairs,
+}
+
+/// The sizes of attention to one key, which is also the value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PooledSizes {
+    /// Values between the two projections of queries.
+    pub query_rank: usize,
+    /// Groups of heads, each of which is projected by itself.
+    pub output_groups: usize,
+    /// Values of a projected group.
+    pub output_rank: usize,
+    /// The pools to whose entries rows attend; `None` if they see their window only.
+    pub pools: Option<EntryPools>,
+}
+
+impl PooledSizes {
+    /// The keys and the entries of each layer, for heads of this many values.
+    #[must_use]
+    pub fn kv_shape(&self, head_dim: usize) -> KvShape {
+        KvShape { pool: self.pools.map_or(0, |pools| pools.pool), ..KvShape::latent(head_dim, head_dim) }
+    }
+
+    /// What a layer stores of a sequence.
+    fn state(&self, head_dim: usize) -> LayerState {
+        let indexer = self.pools.and_then(|pools| pools.indexer);
+        LayerState {
+            kv: self.kv_shape(head_dim),
+            index: indexer.map_or(KvShape::NONE, |indexer| KvShape::index(indexer.head_dim)),
+            recurrent_len: self.pools.map_or(0, |pools| pools.state_len(head_dim)),
+        }
+    }
+}
+
+/// Pools of adjacent positions, each with an entry that stands for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EntryPools {
+    /// Positions of a pool.
+    pub pool: usize,
+    /// Which rows count for an entry.
+    pub overlap: Overlap,
+    /// The indexer that selects pools; `None` if a row sees all.
+    pub indexer: Option<Indexer>,
+}
+
+/// Means of the rows of pools, of which a layer has one or two kinds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EntryMeans {
+    /// How the names of their tensors start.
+    pub stem: &'static str,
+    /// Values of a mean.
+    pub channels: usize,
+    /// The first value of their state in that of the layer.
+    start: usize,
+}
+
+impl EntryPools {
+    /// The means that become entries of `head_dim` values.
+    #[must_use]
+    pub fn entries(&self, head_dim: usize) -> EntryMeans {
+        let start = self.indexer.map_or(0, |indexer| PoolRows::state_len(indexer.head_dim, self.overlap));
+        EntryMeans { stem: "attn_compressor", channels: head_dim, start }
+    }
+
+    /// The means that become keys of the indexer.
+    #[must_use]
+    pub fn index_keys(&self, indexer: Indexer) -> EntryMeans {
+        EntryMeans { stem: "indexer_compressor", channels: indexer.head_dim, start: 0 }
+    }
+
+    /// The state of means in layer number `layer`.
+    #[must_use]
+    pub fn state_part(&self, layer: usize, means: EntryMeans) -> StatePart {
+        StatePart { layer, start: means.start, len: PoolRows::state_len(means.channels, self.overlap) }
+    }
+
+    /// Values of the state of all means of a layer.
+    fn state_len(&self, head_dim: usize) -> usize {
+        let last = self.state_part(0, self.entries(head_dim));
+        last.start + last.len
+    }
 }
 
 /// The rotation of queries and keys.

@@ -1,30 +1,31 @@
 //! Mixers: the half of a layer in which a row reads other rows of its sequence.
 
+mod attend;
 mod delta;
 mod indexer;
 mod key_delta;
+mod pooled;
 mod rotation;
 mod selective_scan;
 mod short_conv;
 mod state_space;
 
 use cuelight_shaders::add::Add;
-use cuelight_shaders::attention::{Attention, KvShape, Window};
+use cuelight_shaders::attention::{Attention, Window};
 use cuelight_shaders::attention_weights::AttentionWeights;
 use cuelight_shaders::clamp::Clamp;
 use cuelight_shaders::gate_rows::GateRows;
 use cuelight_shaders::glu::{Activation, Glu};
 use cuelight_shaders::heads::{JoinHeads, SplitHeads};
 use cuelight_shaders::layer_norm::LayerNorm;
-use cuelight_shaders::matmul::HeadLinear;
 use cuelight_shaders::scale_by_position::ScaleByPosition;
 use cuelight_shaders::scale_columns::ScaleColumns;
 
-use super::alibi::slopes;
 use super::arch::{Gate, QkNormKind, Values};
 use super::builder::{BuildError, Builder};
 use super::layer::{AttentionLayer, Heads, LatentSizes, MixerSpec, PositionSelection};
 use crate::graph::ValueId;
+use attend::{attend, attention_op, per_head};
 use rotation::rotate;
 
 /// Appends a layer's mixer. `x` and the result are [rows, hidden_size].
@@ -36,6 +37,9 @@ pub fn mix(builder: &mut Builder<'_>, layer: usize, spec: &MixerSpec, x: ValueId
         MixerSpec::Attention(attention) => grouped_query_attention(builder, layer, attention, x),
         MixerSpec::LatentAttention(attention, sizes, selection) => {
             latent_attention(builder, layer, (attention, *sizes, *selection), x)
+        }
+        MixerSpec::PooledAttention(attention, sizes) => {
+            pooled::pooled_attention(builder, layer, (attention, *sizes), x)
         }
         MixerSpec::GatedDelta(sizes) => delta::gated_delta(builder, layer, sizes, x),
         MixerSpec::KeyDelta(sizes) => key_delta::key_delta(builder, layer, sizes, x),
@@ -125,30 +129,6 @@ fn return_weights(
         builder.alignments.push((alignment_heads.len(), weights));
     }
     Ok(())
-}
-
-/// The outputs of heads, times the factor of the file.
-fn attend(builder: &mut Builder<'_>, op: Attention, inputs: &[ValueId]) -> Result<ValueId, BuildError> {
-    let attended = builder.graph.push_one(op.checked()?, inputs)?;
-    builder.times(builder.h.attention_value_scale.unwrap_or(1.0), attended)
-}
-
-/// The attention op of a layer, without sinks.
-fn attention_op(builder: &Builder<'_>, layer: usize, attention: &AttentionLayer, kv: KvShape) -> Attention {
-    Attention {
-        layer: attention.cache_layer(layer),
-        stores: attention.reads_layer.is_none(),
-        n_heads: attention.heads.n_heads,
-        kv,
-        scale: attention.scale,
-        window: attention.window,
-        sees_later: attention.sees_later,
-        each_other: attention.each_other,
-        softcap: builder.h.attention_softcap,
-        sinks: None,
-        slopes: attention.max_alibi_bias.map(|bias| slopes(attention.heads.n_heads, bias)),
-        selection: None,
-    }
 }
 
 /// The gate of the heads' outputs and its function.
@@ -381,16 +361,4 @@ fn project_latent(
     let norm = format!("blk.{layer}.attn_q_a_norm.weight");
     let query = builder.grouped_norm_with(&norm, (query_rank, latent_epsilon(builder)), projected[0])?;
     Ok([builder.linear(layer, &[("attn_q_b", query_width)], query)?[0], projected[1], query])
-}
-
-/// Multiplies each head by its own matrix, [outputs, columns].
-fn per_head(
-    builder: &mut Builder<'_>,
-    layer: usize,
-    (stem, n_heads): (&str, usize),
-    [outputs, columns]: [usize; 2],
-    x: ValueId,
-) -> Result<ValueId, BuildError> {
-    let weight = builder.weights.matrix(&format!("blk.{layer}.{stem}.weight"), n_heads * outputs, columns)?;
-    Ok(builder.graph.push_one(HeadLinear::new(weight, n_heads)?, &[x])?)
 }

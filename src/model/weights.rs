@@ -121,6 +121,37 @@ impl<'a> Weights<'a> {
         self.has(name).then(|| self.vector(name, len)).transpose()
     }
 
+    /// The tensor of integers `name`, [rows, columns], all below `end`, as float32. `None` when the file has no such tensor.
+    ///
+    /// # Errors
+    /// [`ModelError`] when it is of another type or shape, or a number is negative or too large.
+    pub fn optional_numbers(
+        &mut self,
+        name: &str,
+        [rows, columns]: [usize; 2],
+        end: usize,
+    ) -> Result<Option<Weight>, ModelError> {
+        let Some(tensor) = self.checkpoint.tensor(name) else { return Ok(None) };
+        let found = [tensor.n_rows(), tensor.n_columns()].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
+        let fault = |found: String, expected: String| ModelError::Numbers {
+            file: self.file(),
+            tensor: name.to_owned(),
+            found,
+            expected,
+        };
+        let numbers = self.checkpoint.integers_of(name).filter(|_| found == [rows, columns]);
+        let Some(numbers) = numbers else {
+            return Err(fault(format!("{found:?}"), format!("integers, [{rows}, {columns}]")));
+        };
+        let is_wrong = |number: &&i64| usize::try_from(**number).map_or(true, |number| number >= end);
+        if let Some(wrong) = numbers.iter().find(is_wrong) {
+            return Err(fault(format!("the number {wrong}"), format!("numbers from 0 to {}", end - 1)));
+        }
+        self.used.insert(name.to_owned());
+        let values: Vec<f32> = numbers.into_iter().map(|number| number as f32).collect();
+        Ok(Some(Weight::from_f32(name, rows, columns, &values)))
+    }
+
     /// Marks a tensor that the model does not need, if the file has it.
     pub fn ignore(&mut self, name: &str) {
         self.used.insert(name.to_owned());

@@ -1,10 +1,10 @@
 //! The table of shapes: one row per model, with the values of the publisher's `config.json`.
 
 use super::series::{
-    GEMMA_2, GEMMA_3, GEMMA_4, GEMMA_4_KEYS, GLM_5_FLASH_KEYS, GLM_5_FLASH_LAYERS, GPT_OSS, LFM_2, LFM_2_LAYERS,
-    LFM_2_MOE_LAYERS, LFM_3_LAYERS, LING_3_KEYS, LING_3_LAYERS, LLAMA_3, NEMOTRON_2_LAYERS, NEMOTRON_3_LAYERS,
-    NEMOTRON_3_TENSORS, NEMOTRON_H, QUERY_KEY_VALUE_BIASES, QWEN_2, QWEN_3, QWEN_3_5, QWEN_3_MOE, SMOLLM_2, StateSpace,
-    delta_keys, granite_4_keys, nemotron_keys, state_space_tensors,
+    DEEPSEEK_4_FLASH_KEYS, DEEPSEEK_4_FLASH_LAYERS, GEMMA_2, GEMMA_3, GEMMA_4, GEMMA_4_KEYS, GLM_5_FLASH_KEYS,
+    GLM_5_FLASH_LAYERS, GPT_OSS, LFM_2, LFM_2_LAYERS, LFM_2_MOE_LAYERS, LFM_3_LAYERS, LING_3_KEYS, LING_3_LAYERS,
+    LLAMA_3, NEMOTRON_2_LAYERS, NEMOTRON_3_LAYERS, NEMOTRON_3_TENSORS, NEMOTRON_H, QUERY_KEY_VALUE_BIASES, QWEN_2,
+    QWEN_3, QWEN_3_5, QWEN_3_MOE, SMOLLM_2, StateSpace, delta_keys, granite_4_keys, nemotron_keys, state_space_tensors,
 };
 use super::shape::{ExpertShape, Key, OptionalTensor, RopeStretch, Shape};
 use super::vocabulary::Vocabulary;
@@ -586,6 +586,38 @@ pub const MODELS: &[Shape] = &[
             OptionalTensor { rows: 128, ..OptionalTensor::of_layers("ssm_g_b.weight", GLM_5_FLASH_LAYERS, 'k') },
             OptionalTensor::of_layers("ffn_gate_inp.weight", "dddeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee", 'e'),
             OptionalTensor::new("exp_probs_b.bias"),
+        ],
+        ..LLAMA_3
+    },
+    // Without the tables of the experts of tokens in the first three layers.
+    Shape {
+        name: "deepseek-v4-flash",
+        title: "DeepSeek V4 Flash",
+        architecture: "deepseek4",
+        parameters: 284_332_230_231,
+        n_layers: 43,
+        hidden_size: 4096,
+        intermediate_size: 2048,
+        n_heads: 64,
+        head_dim: 512,
+        window: Some(128),
+        vocab_size: 129_280,
+        vocabulary: Vocabulary::BytePair { pre_tokenizer: "joyai-llm" },
+        context_train: 1_048_576,
+        rms_norm_epsilon: 1e-6,
+        rope_base: 10_000.0,
+        rope_stretch: RopeStretch::Yarn { factor: 16.0, original_context: 65_536 },
+        rotary_dim: Some(64),
+        experts: Some(ExpertShape { count: 256, used: 6, intermediate_size: 2048, shared_size: 2048 }),
+        keys: &DEEPSEEK_4_FLASH_KEYS,
+        optional: &[
+            OptionalTensor {
+                rows: 1024,
+                ..OptionalTensor::of_layers("attn_compressor_kv.weight", DEEPSEEK_4_FLASH_LAYERS, 'c')
+            },
+            OptionalTensor::of_layers("indexer.attn_q_b.weight", DEEPSEEK_4_FLASH_LAYERS, 'c'),
+            OptionalTensor::new("exp_probs_b.bias"),
+            OptionalTensor::new("output_hc_fn.weight"),
         ],
         ..LLAMA_3
     },

@@ -221,6 +221,31 @@ pub(super) const GLM_5_FLASH_KEYS: [(&str, Key); 22] = [
     ("swiglu_clamp_shexp", Key::Number(10.0)),
 ];
 
+/// `s` is a layer with a window only, `c` one with pools of 4 and an indexer, `h` one with pools of 128.
+pub(super) const DEEPSEEK_4_FLASH_LAYERS: Letters = "sschchchchchchchchchchchchchchchchchchchchc";
+
+pub(super) const DEEPSEEK_4_FLASH_KEYS: [(&str, Key); 18] = [
+    ("attention.head_count_kv", Key::Size(1)),
+    ("attention.q_lora_rank", Key::Size(1024)),
+    ("attention.compress_ratios", Key::Sizes(DEEPSEEK_4_FLASH_LAYERS, [('c', 4), ('h', 128)])),
+    ("attention.compress_rope_freq_base", Key::Number(160_000.0)),
+    ("attention.output_group_count", Key::Size(8)),
+    ("attention.output_lora_rank", Key::Size(1024)),
+    ("attention.indexer.head_count", Key::Size(64)),
+    ("attention.indexer.key_length", Key::Size(128)),
+    ("attention.indexer.top_k", Key::Size(512)),
+    ("hyper_connection.count", Key::Size(4)),
+    ("hyper_connection.sinkhorn_iterations", Key::Size(20)),
+    ("hyper_connection.epsilon", Key::Number(1e-6)),
+    ("hash_layer_count", Key::Size(0)),
+    // The square root of softplus.
+    ("expert_gating_func", Key::Size(4)),
+    ("expert_weights_norm", Key::Flag(true)),
+    ("expert_weights_scale", Key::Number(1.5)),
+    ("swiglu_clamp_exp", Key::Number(10.0)),
+    ("swiglu_clamp_shexp", Key::Number(10.0)),
+];
+
 /// `M` is a layer with a state space, `*` one of attention, `-` one with a feed-forward, `E` one with experts.
 pub(super) const NEMOTRON_2_LAYERS: Letters = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-";
 pub(super) const NEMOTRON_3_LAYERS: Letters = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME";

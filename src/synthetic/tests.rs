@@ -50,6 +50,7 @@ fn shrunk_key(name: &str, key: Key) -> Key {
             Key::Sizes(letters, sizes.map(|(letter, size)| (letter, size.min(2))))
         }
         ("attention.shared_kv_layers", _) => Key::Size(1),
+        ("attention.output_group_count", _) => Key::Size(2),
         ("expert_group_count", _) => Key::Size(3),
         ("expert_group_used_count", _) => Key::Size(2),
         (_, key) => key,

@@ -4,11 +4,20 @@ from dataclasses import dataclass, field
 from typing import Callable
 
 import gguf
+import numpy as np
 from gguf import GGMLQuantizationType as Format
 
 import parts
 import vocabulary
 from weights import AS_IS, Layout
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A tensor of integers, by its name in a file."""
+
+    name: str
+    values: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,8 @@ class Family:
     write_heads: Callable[[gguf.GGUFWriter, object], None] | None = None
     # Writes tensors that transformers has none of.
     write_tensors: Callable[[gguf.GGUFWriter, object], None] = lambda writer, config: None
+    # Draws a tensor of integers by its name and shape in transformers; `None` for other tensors.
+    draw_numbers: Callable[..., Numbers | None] = lambda key, shape, config, rng: None
     # Whether `write_keys` writes the length of the feed-forward of each layer.
     writes_lengths: bool = False
     # Starts of the names of numbered matrices that a file has in one tensor.

@@ -29,6 +29,7 @@ import ling
 import llama_likes
 import oracle
 import parts
+import pooled_attention
 import selective_scans
 import several_streams
 import state_spaces
@@ -478,7 +479,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
 } | llama_likes.CHECKPOINTS | fused_projections.CHECKPOINTS | gated_attention.CHECKPOINTS | hybrids.CHECKPOINTS | (
     state_spaces.CHECKPOINTS | learnt_positions.CHECKPOINTS | distances.CHECKPOINTS | selective_scans.CHECKPOINTS
     | unequal_heads.CHECKPOINTS | limited_projections.CHECKPOINTS | several_streams.CHECKPOINTS
-    | ling.CHECKPOINTS
+    | ling.CHECKPOINTS | pooled_attention.CHECKPOINTS
 )  # fmt: skip
 
 
@@ -602,6 +603,8 @@ def norm_epsilon(config) -> float:
 
 def write_rope(writer: gguf.GGUFWriter, parameters: dict) -> None:
     """Writes base and scaling of the layers with full attention. `llama3` scaling is a tensor and not keys."""
+    if compressed := parameters.get("compress"):
+        parameters = compressed | {"rope_theta": parameters["main"]["rope_theta"]}
     parameters = parameters.get("full_attention", parameters)
     writer.add_rope_freq_base(parameters["rope_theta"])
     if parameters["rope_type"] == "linear":
@@ -624,6 +627,10 @@ def write_weights(
     gain = {"query_key": 1.5, "head": checkpoint.head_gain}
     state = {}
     for key, members in stacked(shapes, checkpoint.family).items():
+        if numbers := checkpoint.family.draw_numbers(key, shapes.get(key), config, rng):
+            writer.add_tensor(numbers.name, numbers.values.astype(np.int32))
+            state[key] = torch.from_numpy(numbers.values)
+            continue
         gain["norm_mean"] = 1.0 if key.endswith(checkpoint.family.plain_norms) else checkpoint.family.norm_mean
         drawn = [values_of(name, shapes[name]) if values_of else random_tensor(name, shapes[name], gain, rng)
                  for name in members]  # fmt: skip
@@ -656,6 +663,8 @@ def read_weights(path: Path, checkpoint: Checkpoint, config, shapes: dict) -> di
     stored = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
 
     def read(name: str) -> np.ndarray:
+        if stored[name].tensor_type == Format.I32:
+            return stored[name].data
         values = gguf.quants.dequantize(stored[name].data, stored[name].tensor_type)
         return values.reshape(stored[name].shape[::-1])
 

@@ -48,7 +48,7 @@ GATE_AND_UP = ("ffn_gate_exps.weight", "ffn_up_exps.weight")
 DOWN = Parts(("ffn_down_exps.weight",))
 CORRECTION = {r"mlp\.gate\.e_score_correction_bias": Parts(("exp_probs_b.bias",))}
 
-# Keys are patterns of the name after the number of the layer, or with it.
+# Keys are patterns of the name after the number of the layer, or with it; outside of layers of the whole name.
 EXPERTS = CORRECTION | {
     r"mlp\.experts\.gate_up_proj": Parts(GATE_AND_UP, **halves(1)),
     r"mlp\.experts\.down_proj": DOWN,
@@ -117,7 +117,7 @@ def find(rules: dict[str, Parts], key: str) -> Parts | None:
     """The rule for a tensor of transformers, with the names of its tensors in the file."""
     found = re.fullmatch(r"(?:model|gpt_neox|backbone|transformer)\.(?:layers|h|blocks)\.(\d+)\.(.+)", key)
     if not found:
-        return None
+        return next((parts for pattern, parts in rules.items() if re.fullmatch(pattern, key)), None)
     layer, rest = found.groups()
     for pattern, parts in rules.items():
         if re.fullmatch(pattern, rest) or re.fullmatch(pattern, f"{layer}.{rest}"):

@@ -273,6 +273,9 @@ pub enum Mixer {
     LatentAttention,
     /// Latent attention to positions that an indexer selects, in whose heads these two values form a rotated pair.
     SelectiveLatentAttention(RopePairs),
+    /// All heads share one key, which is also the value. In layers with pools of positions, by the key `attention.compress_ratios`,
+    /// rows also attend to an entry of each pool or of those that an indexer selects.
+    PooledAttention,
 }
 
 /// The mixer of recurrent layers.

@@ -19,6 +19,7 @@ mod command_r;
 mod dbrx;
 mod deepseek2;
 mod deepseek32;
+mod deepseek4;
 mod diffusion_gemma;
 mod dots1;
 mod eagle3;
@@ -122,6 +123,7 @@ pub const FAMILIES: &[&Family] = &[
     &gpt_oss::FAMILY,
     &deepseek2::FAMILY,
     &deepseek32::FAMILY,
+    &deepseek4::FAMILY,
     &glm_dsa::FAMILY,
     &glm5_next::FAMILY,
     &dbrx::FAMILY,

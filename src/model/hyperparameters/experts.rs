@@ -42,7 +42,11 @@ impl Keys<'_> {
             Some(2) => Scoring::Sigmoid,
             // A softmax over the chosen experts equals a softmax over all, scaled to sum to 1.
             Some(3) if renormalise => Scoring::Softmax,
-            Some(other) => return Err(self.invalid("expert_gating_func", other, "1 (softmax) or 2 (sigmoid)")),
+            Some(4) => Scoring::SqrtSoftplus,
+            Some(other) => {
+                let expected = "1 (softmax), 2 (sigmoid) or 4 (square root of softplus)";
+                return Err(self.invalid("expert_gating_func", other, expected));
+            }
         };
         let count = self.optional_size("expert_group_count")?.filter(|count| *count > 1);
         let groups = match count {

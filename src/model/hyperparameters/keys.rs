@@ -52,16 +52,17 @@ impl<'a> Keys<'a> {
         self.checked_size(key, size)
     }
 
-    /// The number of layers without those for multi-token prediction, which come last and are not computed.
+    /// The number of layers without those for multi-token prediction, which come last and are not computed. Some converters leave
+    /// these out, but write how many the model has.
     pub(super) fn layers(&self) -> Result<usize, ModelError> {
         let (all, extra) =
             (self.size("block_count")?, self.checkpoint.optional_u32(&self.name("nextn_predict_layers"))?);
         let extra = extra.unwrap_or(0) as usize;
-        if extra < all {
-            Ok(all - extra)
-        } else {
-            Err(self.invalid("nextn_predict_layers", extra, format!("below {all}")))
-        }
+        let Some(first) = all.checked_sub(extra).filter(|first| *first > 0) else {
+            return Err(self.invalid("nextn_predict_layers", extra, format!("below {all}")));
+        };
+        let has = |tensor: &str| self.checkpoint.tensor(&format!("blk.{first}.{tensor}.weight")).is_some();
+        Ok(if has("attn_norm") && !has("nextn.eh_proj") { all } else { first })
     }
 
     pub(super) fn optional_size(&self, key: &str) -> Result<Option<usize>, ModelError> {

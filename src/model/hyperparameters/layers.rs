@@ -42,7 +42,14 @@ impl Keys<'_> {
         let windows = self.windows(options.windows, direction, self.layers()?)?;
         let heads = self.heads(hidden_size, options.unwindowed_rotary, &windows)?;
         let max_alibi_bias = self.max_alibi_bias(options.alibi, windows.len())?;
-        let ropes = self.ropes(options, (&windows, max_alibi_bias.is_some()), context_tokens)?;
+        let mut ropes = self.ropes(options, (&windows, max_alibi_bias.is_some()), context_tokens)?;
+        let pools = match family.mixer {
+            Mixer::PooledAttention => self.pool_lengths(windows.len())?,
+            _ => Vec::new(),
+        };
+        if !pools.is_empty() {
+            ropes = self.ropes_of_pools(ropes, &pools)?;
+        }
         let reads = self.layers_to_read(&heads, &windows)?;
         let (scale, yarn) =
             (self.optional_positive("attention.scale")?, self.yarn_score_scale(options.yarn_multiplier)?);
@@ -58,7 +65,7 @@ impl Keys<'_> {
                 None => {}
             }
             let latent = match family.mixer {
-                Mixer::GroupedQueryAttention => None,
+                Mixer::GroupedQueryAttention | Mixer::PooledAttention => None,
                 Mixer::LatentAttention | Mixer::SelectiveLatentAttention(_) => Some(self.latent(heads)?),
             };
             let key_dim = latent.map_or(heads.head_dim, |latent| latent.key_dim + heads.rotary_dim);
@@ -75,6 +82,10 @@ impl Keys<'_> {
                 heads,
                 rope,
             };
+            if let Some(pool) = pools.get(layer) {
+                let sizes = self.pooled_sizes(layer, (heads, *pool))?;
+                return Ok(MixerSpec::PooledAttention(attention, sizes));
+            }
             Ok(match (latent, recurrent) {
                 (Some(sizes), _) => MixerSpec::LatentAttention(attention, sizes, selections[layer]),
                 (None, Some(MixerSpec::StateSpace(space))) => MixerSpec::AttentionNextToStateSpace(attention, space),

@@ -179,15 +179,69 @@ fn layers_select_pools_and_keep_the_newest_as_state() {
         panic!("it selects")
     };
     assert_eq!((attention.heads.rotary_dim, attention.rope, sizes.key_dim), (0, None, 24));
-    assert_eq!(selection.pool_state(0).len, 2 * 20 * 3);
+    assert_eq!(selection.pool_state(0).len, 3 * 20);
     let [own, other] = [0, 1].map(|layer: usize| h.layers[layer].mixer.state());
-    assert_eq!((own.recurrent_len, own.index), (120, KvShape::index(20)));
+    assert_eq!((own.recurrent_len, own.index), (60, KvShape::index(20)));
     assert_eq!((other.recurrent_len, other.index, own.kv), (0, KvShape::NONE, other.kv));
     let connections = StreamConnections::Hyper(HyperSizes { rounds: 20, epsilon: 1e-6 });
     assert_eq!(h.streams, Some(StreamSizes { count: 4, connections }));
     // Some converters have another name.
     let other = read("glm5next", &pooled()).unwrap();
     assert_eq!(HyperParameters { architecture: h.architecture.clone(), ..other }, h);
+}
+
+/// The keys of attention to entries of pools, in two of four layers.
+fn entries() -> Vec<(&'static str, Stored)> {
+    vec![
+        ("attention.head_count_kv", Size(1)),
+        ("attention.value_length", Size(24)),
+        ("rope.dimension_count", Size(8)),
+        ("attention.sliding_window", Size(20)),
+        ("attention.q_lora_rank", Size(12)),
+        ("attention.output_group_count", Size(2)),
+        ("attention.output_lora_rank", Size(10)),
+        // The last is that of a layer for multi-token prediction.
+        ("attention.compress_ratios", Sizes(vec![0, 4, 128, 0, 0])),
+        ("attention.compress_rope_freq_base", Number(160_000.0)),
+        ("rope.freq_base", Number(10_000.0)),
+        ("rope.scaling.type", Text("yarn")),
+        ("rope.scaling.factor", Number(4.0)),
+        ("rope.scaling.original_context_length", Size(1024)),
+    ]
+}
+
+#[test]
+fn layers_attend_to_entries_of_their_pools() {
+    let h = read("deepseek4", &entries()).unwrap();
+    let mixer = |layer: usize| &h.layers[layer].mixer;
+    let pools = [0, 1, 2, 3].map(|layer| mixer(layer).state().kv.pool);
+    assert_eq!(pools, [0, 4, 128, 0]);
+    // Three values of a running mean for each value of an entry.
+    assert_eq!([0, 1, 2].map(|layer| mixer(layer).state().recurrent_len), [0, 72, 72]);
+    assert_eq!(h.each(|attention| attention.window), vec![Some(Window::Last(20)); 4]);
+    let ropes = h.each(|attention| attention.rope.unwrap());
+    assert_eq!([ropes[0].base, ropes[1].base], [10_000.0, 160_000.0]);
+    assert_eq!([ropes[0].magnitude, ropes[1].magnitude], [1.0, 1.0]);
+    assert_eq!(ropes[0].scaling, RopeScaling::None);
+    assert!(matches!(ropes[1].scaling, RopeScaling::Yarn { .. }));
+}
+
+#[test]
+fn impossible_pools_with_entries_are_refused() {
+    for (name, value, expected) in [
+        ("attention.compress_ratios", Sizes(vec![0, 6, 128, 0]), "a divisor of 16 or a multiple of 16"),
+        ("attention.compress_ratios", Sizes(vec![0, 4]), "one size for each of 4 layers"),
+        ("attention.compress_ratios", Absent, "present"),
+        ("attention.head_count_kv", Size(2), "must be 1"),
+        ("attention.value_length", Size(16), "must be 24"),
+        ("attention.output_group_count", Size(3), "a divisor of 4 heads"),
+        ("attention.compress_rope_freq_base", Number(0.0), "above 0"),
+    ] {
+        let mut keys = entries();
+        keys.retain(|(other, _)| *other != name);
+        keys.push((name, value));
+        assert_refused("deepseek4", &keys, &[name, expected]);
+    }
 }
 
 #[test]
