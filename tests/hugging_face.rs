@@ -44,6 +44,7 @@ const ROUNDED: &[&str] = &[
     "kimi-linear",
     "bailingmoe3",
     "glm5-next",
+    "deepseek4",
     "granitehybrid",
     "granitehybrid-moe",
     "nemotron_h",
@@ -156,13 +157,14 @@ const WITH_ZEROS: [&str; 6] = [
 ];
 
 /// The directories whose weights are in 4-bit floating point.
-const FLOAT4: [&str; 6] = [
+const FLOAT4: [&str; 7] = [
     "gpt-oss-mxfp4",
     "llama-mxfp4",
     "llama-nvfp4",
     "llama-modelopt-nvfp4",
     "qwen3moe-modelopt-nvfp4",
     "llama-bitsandbytes",
+    "deepseek4-fp8-fp4",
 ];
 
 /// The directories whose groups are in the order of activations.

@@ -33,6 +33,10 @@ impl Checkpoint for Directory {
         self.weight(name)
     }
 
+    fn integers_of(&self, name: &str) -> Option<Vec<i64>> {
+        self.integers_of(name)
+    }
+
     fn tokenizer(&self, cancel: &LoadCancel) -> Result<Tokenizer, TokenizerError> {
         cancel.check()?;
         self.text().tokenizer()

@@ -84,6 +84,10 @@ impl Checkpoint for Quantized {
         }
     }
 
+    fn integers_of(&self, name: &str) -> Option<Vec<i64>> {
+        self.original.integers_of(name)
+    }
+
     fn tokenizer(&self, cancel: &LoadCancel) -> Result<Tokenizer, TokenizerError> {
         self.original.tokenizer(cancel)
     }

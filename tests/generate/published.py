@@ -218,6 +218,39 @@ def glm5_next(model: torch.nn.Module) -> Published:
     return weights, {"model_type": "glm5_next", "text_config": text, "tie_word_embeddings": text["tie_word_embeddings"]}
 
 
+# Longer names come first.
+DEEPSEEK4_NAMES = {
+    "self_attn.compressor.indexer.scorer.weights_proj": "attn.indexer.weights_proj",
+    "self_attn.compressor.indexer.q_b_proj": "attn.indexer.wq_b",
+    "self_attn.compressor.indexer.": "attn.indexer.compressor.", "self_attn.": "attn.",
+    "compressor.kv_proj": "compressor.wkv", "compressor.gate_proj": "compressor.wgate",
+    "compressor.kv_norm": "compressor.norm", "compressor.position_bias": "compressor.ape",
+    "attn.q_a_proj": "attn.wq_a", "attn.q_a_norm": "attn.q_norm", "attn.q_b_proj": "attn.wq_b", "attn.kv_proj": "attn.wkv",
+    "attn.o_a_proj": "attn.wo_a", "attn.o_b_proj": "attn.wo_b", "attn.sinks": "attn.attn_sink",
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "attn_hc.": "hc_attn_", "ffn_hc.": "hc_ffn_",
+    "mlp.": "ffn.", "gate.e_score_correction_bias": "gate.bias", ".gate_proj.": ".w1.", ".down_proj.": ".w2.", ".up_proj.": ".w3.",
+    "model.hc_head.hc_": "hc_head_", "model.embed_tokens": "embed", "lm_head": "head", "model.": "",
+}  # fmt: skip
+
+
+def deepseek4_config(model: torch.nn.Module) -> dict:
+    """The pools of each layer as numbers, and those of the layer that predicts one more token."""
+    config = model.config.to_dict()
+    rotation = config["rope_parameters"]["compress"]
+    lengths = [config["compress_rates"].get(kind, 0) for kind in config["layer_types"]]
+    removed = ("layer_types", "mlp_layer_types", "compress_rates", "rope_parameters", "partial_rotary_factor")
+    return without(config, *removed) | dict(
+        compress_ratios=lengths + [0], num_hash_layers=config["mlp_layer_types"].count("hash_moe"),
+        qk_rope_head_dim=model.config.qk_rope_head_dim,
+        rope_scaling=dict(type="yarn", factor=rotation["factor"], beta_fast=32, beta_slow=1,
+                          original_max_position_embeddings=rotation["original_max_position_embeddings"]))  # fmt: skip
+
+
+def deepseek4(model: torch.nn.Module) -> Published:
+    """The names of DeepSeek's own code."""
+    return renamed_all(with_single_experts(state_of(model)), DEEPSEEK4_NAMES), deepseek4_config(model)
+
+
 STEP_NAMES = {
     "mlp.gate.weight": "moe.gate.weight", "mlp.gate.e_score_correction_bias": "moe.router_bias",
     "mlp.experts.down_proj": "moe.down_proj.weight", "mlp.shared_experts": "share_expert",
@@ -298,6 +331,7 @@ CHANGES: dict[str, Callable[[torch.nn.Module], Published]] = {
     "qwen3vlmoe": partial(text_of_images, model_type="qwen3_vl_moe"),
     "muse-glimmer": partial(text_of_images, model_type="muse_glimmer"),
     "glm5-next": glm5_next,
+    "deepseek4": deepseek4,
     "minicpm": minicpm,
     "exaone": exaone,
     "internlm2": internlm2,

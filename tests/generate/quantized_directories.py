@@ -15,9 +15,11 @@ import torch
 from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 from safetensors.torch import save_file
 from compressed_tensors.compressors.nvfp4.helpers import pack_fp4_to_uint8
-from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import DeepseekV4Config, DeepseekV4ForCausalLM, GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 import oracle
+import pooled_attention
+import published
 import vocabulary
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "quantized_directories"
@@ -292,6 +294,22 @@ def blocks_of_modules(key: str, value: torch.Tensor) -> tuple[dict[str, torch.Te
     return {f"{stem}weight_packed": packed_float4(numbers), f"{stem}weight_scale": scales}, float4_values(numbers, scales)
 
 
+def powers_of_blocks(key: str, value: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor] | None:
+    """Experts in 4 bits and other projections in 8, all with powers of two as scales."""
+    if not is_quantized(key) or value.shape[1] % 32:
+        return None
+    stem = key.removesuffix("weight")
+    if ".experts." in key:
+        numbers, scales = float4(value)
+        files = {key: packed_float4(numbers).view(torch.int8), f"{stem}scale": scales.view(torch.float8_e8m0fnu)}
+        return files, float4_values(numbers, scales)
+    codes, scales = float8(value, (128, 128))
+    scales = torch.exp2(torch.ceil(torch.log2(scales))).to(torch.float8_e8m0fnu)
+    spread = float8_values(torch.ones_like(value), scales.float(), (128, 128))
+    codes = (value / spread).to(torch.float8_e4m3fn)
+    return {key: codes, f"{stem}scale": scales}, float8_values(codes, scales.float(), (128, 128))
+
+
 def float4_with_factor(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The numbers [outputs, inputs], the scales of 16 of them in 8-bit floating point, and the factor of a matrix."""
     groups = weight.reshape(weight.shape[0], -1, 16)
@@ -345,6 +363,12 @@ def float4_config(name: str, strategy: str, group: int) -> dict:
     return dict(quant_method="compressed-tensors", format=name, config_groups=groups, ignore=["lm_head"])
 
 
+# More columns than those of the plain checkpoint, so that most matrices can be quantized.
+DEEPSEEK4 = (DeepseekV4ForCausalLM, DeepseekV4Config(**(pooled_attention.CHECKPOINTS["deepseek4"].config | dict(
+    hidden_size=64, q_lora_rank=32, o_lora_rank=32, intermediate_size=32, num_hidden_layers=3, index_topk=6, index_n_heads=16,
+    layer_types=["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
+    mlp_layer_types=["hash_moe"] + ["moe"] * 2))))  # fmt: skip
+DEEPSEEK4_CONFIG = dict(quant_method="fp8", activation_scheme="dynamic", fmt="e4m3", scale_fmt="ue8m0", weight_block_size=[128, 128])
 NVFP4_CONFIG = modelopt_config("NVFP4", group_size=16)
 
 
@@ -356,6 +380,7 @@ FLOAT4_DIRECTORIES = {
     "llama-modelopt-nvfp4": (LLAMA, nvfp4_of_modelopt, NVFP4_CONFIG),
     "qwen3moe-modelopt-nvfp4": (EXPERTS, nvfp4_of_modelopt, NVFP4_CONFIG),
     "llama-bitsandbytes": (LLAMA, of_bitsandbytes, BITSANDBYTES_CONFIG),
+    "deepseek4-fp8-fp4": (DEEPSEEK4, powers_of_blocks, DEEPSEEK4_CONFIG),
 }
 
 
@@ -432,8 +457,13 @@ def has_stacks(config) -> bool:
 def random_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Values of the size of trained ones."""
     like = model.state_dict() if has_stacks(model.config) else stored_experts(model.state_dict())
-    return {key: (1 + 0.1 * torch.randn_like(value) if "norm" in key else torch.randn_like(value) / value.shape[-1] ** 0.5)
-            for key, value in like.items()}  # fmt: skip
+    return {key: random_value(key, value, model.config) for key, value in like.items()}
+
+
+def random_value(key: str, value: torch.Tensor, config) -> torch.Tensor:
+    if not value.is_floating_point():
+        return torch.stack([torch.randperm(config.n_routed_experts)[: value.shape[1]] for _ in value])
+    return 1 + 0.1 * torch.randn_like(value) if "norm" in key else torch.randn_like(value) / value.shape[-1] ** 0.5
 
 
 def integer_files(name: str, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -498,16 +528,21 @@ def generate(name: str) -> None:
     folder = FOLDER / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    is_deepseek4 = config.model_type == "deepseek_v4"
+    if is_deepseek4:
+        files = published.renamed_all(files, published.DEEPSEEK4_NAMES)
     save_file(files, folder / "model.safetensors")
     quantization = directories[name][2](*directories[name][3:5]) if has_integers else directories[name][-1]
     text = config.to_diff_dict() | dict(architectures=[model_class.__name__])
+    if is_deepseek4:
+        text = published.deepseek4_config(model) | dict(expert_dtype="fp4")
     if "producer" in quantization:
         (folder / "hf_quant_config.json").write_text(json.dumps(quantization, indent=1) + "\n")
     else:
         text["quantization_config"] = quantization
     (folder / "config.json").write_text(json.dumps(text, indent=1, default=str) + "\n")
     rng = np.random.default_rng(7)
-    prompts = [rng.integers(0, vocabulary.SIZE, size=length).tolist() for length in (5, 37)]
+    prompts = [rng.integers(0, vocabulary.SIZE, size=length).tolist() for length in ((5, 37, 140) if is_deepseek4 else (5, 37))]
     oracle.write_json(folder / "expected.json", {"prompts": [oracle.prompt_case(model, prompt, 4) for prompt in prompts]})
     print(name, sum(path.stat().st_size for path in folder.iterdir()) // 1024, "KiB")
 

@@ -13,6 +13,9 @@ pub(super) const FULL: &str = "full_attention";
 /// The kind of layers with a window.
 pub(super) const WINDOWED: &str = "sliding_attention";
 
+/// The kinds of layers with pools, which also attend within a window.
+pub(super) const POOLED: [&str; 2] = ["compressed_sparse_attention", "heavily_compressed_attention"];
+
 /// The kinds of recurrent layers.
 pub(super) const RECURRENT: [&str; 2] = ["linear_attention", "conv"];
 

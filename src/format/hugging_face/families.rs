@@ -518,6 +518,16 @@ pub(super) const FAMILIES: &[Family] = &[
         ..PLAIN
     },
     Family {
+        model_types: &["deepseek_v4"],
+        architecture: "deepseek4",
+        names: &[HYPER_CONNECTIONS, DEEPSEEK_4],
+        outside: DEEPSEEK_4_OUTSIDE,
+        other_parts: &["aligner.", "image_", "vision."],
+        aliases: &[("swiglu_limits", "swiglu_limit"), ("swiglu_limits_shared", "swiglu_limit")],
+        defaults: &[("scoring_func", Text("sqrtsoftplus"))],
+        ..PLAIN
+    },
+    Family {
         model_types: &["glm_moe_dsa"],
         architecture: "glm-dsa",
         names: &[LATENT, INDEXER],
@@ -528,7 +538,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         model_types: &["glm5_next_text", "glm5_next"],
         architecture: "glm5-next",
-        names: &[GLM5_NEXT, KIMI_LINEAR, LATENT, INDEXER],
+        names: &[HYPER_CONNECTIONS, GLM5_NEXT, KIMI_LINEAR, LATENT, INDEXER],
         aliases: GLM5_NEXT_ALIASES,
         defaults: &[("scoring_func", Text("sigmoid"))],
         lists_recurrent_heads: true,

@@ -252,16 +252,67 @@ pub(super) const INDEXER: &[Rule] = &[
     ("self_attn.indexer.weights_proj", "indexer.proj", &[]),
 ];
 
-/// Several residual streams, and an indexer of pools.
-pub(super) const GLM5_NEXT: &[Rule] = &[
+/// Several residual streams with hyper-connections.
+pub(super) const HYPER_CONNECTIONS: &[Rule] = &[
     ("hc_attn_fn", "hc_attn_fn.weight", &[]),
     ("hc_attn_base", "hc_attn_base.weight", &[]),
     ("hc_attn_scale", "hc_attn_scale.weight", &[]),
     ("hc_ffn_fn", "hc_ffn_fn.weight", &[]),
     ("hc_ffn_base", "hc_ffn_base.weight", &[]),
     ("hc_ffn_scale", "hc_ffn_scale.weight", &[]),
+];
+
+/// An indexer of pools.
+pub(super) const GLM5_NEXT: &[Rule] = &[
     ("self_attn.indexer.index_kpool_compress_gate", "indexer_compressor_gate.weight", &[]),
     ("self_attn.indexer.index_kpool_compress_ape", "indexer_compressor_ape.weight", &[]),
+];
+
+/// The names of DeepSeek's own code. transformers saves one norm under another name.
+pub(super) const DEEPSEEK_4: &[Rule] = &[
+    ("attn_norm", "attn_norm", &[]),
+    ("attn.wq_a", "attn_q_a", &[]),
+    ("attn.q_norm", "attn_q_a_norm", &[]),
+    ("attn.wq_b", "attn_q_b", &[]),
+    ("attn.wkv", "attn_kv", &[]),
+    ("attn.kv_norm", "attn_kv_a_norm", &[]),
+    ("attn.norm", "attn_kv_a_norm", &[]),
+    ("attn.wo_a", "attn_output_a", &[]),
+    ("attn.wo_b", "attn_output_b", &[]),
+    ("attn.attn_sink", "attn_sinks.weight", &[]),
+    ("attn.compressor.wkv", "attn_compressor_kv", &[]),
+    ("attn.compressor.wgate", "attn_compressor_gate", &[]),
+    ("attn.compressor.ape", "attn_compressor_ape.weight", &[]),
+    ("attn.compressor.norm", "attn_compressor_norm", &[]),
+    ("attn.indexer.wq_b", "indexer.attn_q_b", &[]),
+    ("attn.indexer.weights_proj", "indexer.proj", &[]),
+    ("attn.indexer.compressor.wkv", "indexer_compressor_kv", &[]),
+    ("attn.indexer.compressor.wgate", "indexer_compressor_gate", &[]),
+    ("attn.indexer.compressor.ape", "indexer_compressor_ape.weight", &[]),
+    ("attn.indexer.compressor.norm", "indexer_compressor_norm", &[]),
+    ("ffn_norm", "ffn_norm", &[]),
+    ("ffn.gate.weight", "ffn_gate_inp.weight", &[]),
+    ("ffn.gate.bias", "exp_probs_b.bias", &[]),
+    ("ffn.gate.bias_vl", "exp_probs_b_vl.bias", &[]),
+    ("ffn.gate.tid2eid", "ffn_gate_tid2eid.weight", &[Op::Numbers]),
+    ("ffn.experts.*.w1.weight", "ffn_gate_exps.weight", &[]),
+    ("ffn.experts.*.w2.weight", "ffn_down_exps.weight", &[]),
+    ("ffn.experts.*.w3.weight", "ffn_up_exps.weight", &[]),
+    ("ffn.shared_experts.w1", "ffn_gate_shexp", &[]),
+    ("ffn.shared_experts.w2", "ffn_down_shexp", &[]),
+    ("ffn.shared_experts.w3", "ffn_up_shexp", &[]),
+];
+
+/// Tensors outside of layers, under the names of DeepSeek's own code and under those of transformers.
+pub(super) const DEEPSEEK_4_OUTSIDE: &[Rule] = &[
+    ("embed", "token_embd", &[]),
+    ("head", "output", &[]),
+    ("hc_head_fn", "output_hc_fn.weight", &[]),
+    ("hc_head_base", "output_hc_base.weight", &[]),
+    ("hc_head_scale", "output_hc_scale.weight", &[]),
+    ("hc_head.hc_fn", "output_hc_fn.weight", &[]),
+    ("hc_head.hc_base", "output_hc_base.weight", &[]),
+    ("hc_head.hc_scale", "output_hc_scale.weight", &[]),
 ];
 
 /// Feed-forwards under another name.

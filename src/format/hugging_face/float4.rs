@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `mxfp4` | `*_blocks` [.., outputs, groups, 16] | `*_scales` [.., outputs, groups] |
 //! | compressed-tensors `mxfp4-pack-quantized` | `weight_packed` [outputs, inputs / 2] | `weight_scale` [outputs, groups] |
+//! | experts of `fp8` with `expert_dtype` `fp4` | `weight`, likewise, of type I8 | `scale` [outputs, groups], of type F8_E8M0 |
 //!
 //! A value is `2^(scale - 127) * code`. Outputs are rows also in stacked matrices, where unpacked weights of the same model are
 //! transposed.
@@ -33,6 +34,8 @@ pub(super) enum Float4 {
     Blocks,
     /// Matrices of modules.
     Modules,
+    /// Matrices of modules under their own names.
+    Unnamed,
 }
 
 impl Float4 {
@@ -41,6 +44,15 @@ impl Float4 {
         match self {
             Float4::Blocks => ["_blocks", "_scales"],
             Float4::Modules => [".weight_packed", ".weight_scale"],
+            Float4::Unnamed => [".weight", ".scale"],
+        }
+    }
+
+    /// The types of codes and of their scales.
+    fn types(self) -> [&'static str; 2] {
+        match self {
+            Float4::Blocks | Float4::Modules => ["U8", "U8"],
+            Float4::Unnamed => ["I8", "F8_E8M0"],
         }
     }
 
@@ -49,7 +61,7 @@ impl Float4 {
         let (groups, outer) = scales.split_last()?;
         let expected = match self {
             Float4::Blocks => [scales, &[CODE_BYTES]].concat(),
-            Float4::Modules => [outer, &[groups.checked_mul(CODE_BYTES)?]].concat(),
+            Float4::Modules | Float4::Unnamed => [outer, &[groups.checked_mul(CODE_BYTES)?]].concat(),
         };
         let is_matrix = !outer.is_empty() && !scales.contains(&0);
         (is_matrix && codes == expected).then(|| [outer, &[groups * BLOCK]].concat())
@@ -63,26 +75,33 @@ fn format() -> Option<Format> {
 
 impl Scheme for Float4 {
     fn needed(&self) -> &'static str {
-        "both of type U8, with a scale for each 32 inputs"
+        "both of type U8, or I8 and F8_E8M0, with a scale for each 32 inputs"
     }
 
     /// Scales of activations are not needed: these keep their own precision here.
     fn is_part(&self, files: &Safetensors, name: &str) -> bool {
         let [codes, scales] = self.endings();
         let of_codes = name.strip_suffix(scales).map(|stem| format!("{stem}{codes}"));
-        of_codes.is_some_and(|codes| files.tensor(&codes).is_some()) || name.ends_with(".input_global_scale")
+        let is_of_codes = |codes: String| {
+            let codes = files.tensor(&codes);
+            codes.is_some_and(|codes| *self != Float4::Unnamed || codes.dtype.name == self.types()[0])
+        };
+        of_codes.is_some_and(is_of_codes) || name.ends_with(".input_global_scale")
     }
 
     fn codes(&self, tensor: &Tensor) -> Option<Codes> {
         let [codes, scales] = self.endings();
         let stem = tensor.name.strip_suffix(codes)?;
+        if *self == Float4::Unnamed && tensor.dtype.name != self.types()[0] {
+            return None;
+        }
         let name = if *self == Float4::Blocks { tensor.name.clone() } else { format!("{stem}.weight") };
         Some(Codes { name, scales: vec![format!("{stem}{scales}")] })
     }
 
     fn packed(&self, files: &Safetensors, codes: &Tensor, scales: &Tensor) -> Result<Option<Packed>, HuggingFaceFault> {
-        let are_bytes = codes.dtype.name == "U8" && scales.dtype.name == "U8";
-        let shape = self.shape(&codes.shape, &scales.shape).filter(|_| are_bytes);
+        let are_of_type = [codes.dtype.name, scales.dtype.name] == self.types();
+        let shape = self.shape(&codes.shape, &scales.shape).filter(|_| are_of_type);
         let parts = (shape, files.bytes(codes), files.bytes(scales), format());
         let (Some(shape), Some(codes), Some(scales), Some(format)) = parts else { return Ok(None) };
         Ok(Some(Packed::new(format, shape, Blocks { codes, scales })))

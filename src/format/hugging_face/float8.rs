@@ -2,7 +2,7 @@
 //!
 //! | method | codes | scales |
 //! |---|---|---|
-//! | `fp8` | `weight` [outputs, inputs] | `weight_scale_inv`, one for each block of `weight_block_size`, or one |
+//! | `fp8` | `weight` [outputs, inputs] | `weight_scale_inv` or `scale`, one for each block of `weight_block_size`, or one |
 //! | compressed-tensors `float-quantized` | `weight`, likewise | `weight_scale`: [outputs, 1], one, or one for each block |
 //! | `fbgemm_fp8` | `weight`, likewise | `weight_scale` [outputs, 1] |
 //! | ModelOpt `FP8`, `FP8_PER_CHANNEL_PER_TOKEN`, `FP8_PB_WO` | `weight`, likewise | `weight_scale`: one, `[outputs]`, `[blocks, 1, blocks, 1]` |
@@ -23,6 +23,9 @@ use crate::format::safetensors::{Dtype, Safetensors, Tensor};
 
 /// What follows the name of a matrix in the name of its scales.
 const SCALES: [&str; 2] = ["_scale_inv", "_scale"];
+
+/// The name of a matrix in a module, and that of its scales in DeepSeek's own layout.
+const OF_MODULE: [&str; 2] = [".weight", ".scale"];
 
 /// Ends of the names of scales for activations and caches, which keep their own precision here.
 const OTHER_SCALES: [&str; 6] =
@@ -47,12 +50,19 @@ impl Scheme for Float8 {
             let codes = name.strip_suffix(end).and_then(|codes| files.tensor(codes));
             codes.is_some_and(|codes| codes.dtype.bits == 8)
         };
-        SCALES.iter().any(|end| is_of_codes(end)) || OTHER_SCALES.iter().any(|end| name.ends_with(end))
+        let is_of_module = || {
+            let codes = name.strip_suffix(OF_MODULE[1]).map(|stem| format!("{stem}{}", OF_MODULE[0]));
+            codes.and_then(|codes| files.tensor(&codes)).is_some_and(|codes| codes.dtype.name == Format::F8_E4M3.name())
+        };
+        SCALES.iter().any(|end| is_of_codes(end))
+            || is_of_module()
+            || OTHER_SCALES.iter().any(|end| name.ends_with(end))
     }
 
     fn codes(&self, tensor: &Tensor) -> Option<Codes> {
         let name = tensor.name.clone();
-        let scales = SCALES.iter().map(|end| format!("{name}{end}")).collect();
+        let of_module = name.strip_suffix(OF_MODULE[0]).map(|stem| format!("{stem}{}", OF_MODULE[1]));
+        let scales = SCALES.iter().map(|end| format!("{name}{end}")).chain(of_module).collect();
         (tensor.dtype.name == Format::F8_E4M3.name()).then_some(Codes { name, scales })
     }
 

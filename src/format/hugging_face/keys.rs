@@ -4,7 +4,7 @@
 
 use serde_json::Value as Json;
 
-use super::config::{BEFORE_ROW, Config, FULL, WINDOWED};
+use super::config::{BEFORE_ROW, Config, FULL, POOLED, WINDOWED};
 use super::error::HuggingFaceError;
 use super::families::CLASSIFIES;
 use super::family::Family;
@@ -102,7 +102,7 @@ const INNER_SIZES: [(&str, &str); 2] =
     [("linear_num_value_heads", "linear_value_head_dim"), ("mamba_n_heads", "mamba_d_head")];
 
 /// The names of the function that makes scores of a router's logits, and their numbers in GGUF files.
-const SCORINGS: [(&str, u32); 3] = [("softmax", 1), ("sigmoid", 2), ("noaux_tc", 2)];
+const SCORINGS: [(&str, u32); 4] = [("softmax", 1), ("sigmoid", 2), ("noaux_tc", 2), ("sqrtsoftplus", 4)];
 
 /// The keys under construction.
 pub(super) struct Keys<'a> {
@@ -136,6 +136,7 @@ impl<'a> Keys<'a> {
         keys.cross_attention()?;
         keys.windows()?;
         keys.indexers()?;
+        keys.pools()?;
         keys.deep_layers()?;
         keys.rope(family)?;
         keys.scales()?;
@@ -449,7 +450,7 @@ impl<'a> Keys<'a> {
         let Some(window) = before.or(self.config.u32("sliding_window")?) else { return Ok(()) };
         let kinds = self.config.layer_types()?;
         if let Some(kinds) = &kinds {
-            let windowed: Vec<bool> = kinds.iter().map(|kind| *kind == WINDOWED).collect();
+            let windowed: Vec<bool> = kinds.iter().map(|kind| *kind == WINDOWED || POOLED.contains(kind)).collect();
             if !windowed.contains(&true) {
                 return Ok(());
             }
@@ -510,7 +511,9 @@ impl<'a> Keys<'a> {
         }
         if let Some(found) = self.config.str("scoring_func")? {
             let scoring = SCORINGS.iter().find(|(name, _)| *name == found);
-            let wrong = || self.config.wrong("scoring_func", format!("{found:?}"), "softmax, sigmoid or noaux_tc");
+            let wrong = || {
+                self.config.wrong("scoring_func", format!("{found:?}"), "softmax, sigmoid, noaux_tc or sqrtsoftplus")
+            };
             self.add("expert_gating_func", scoring.ok_or_else(wrong)?.1);
         }
         Ok(())

@@ -36,6 +36,7 @@ mod family_rules;
 mod family_values;
 mod float4;
 mod float8;
+mod float8_and_4;
 mod half_layers;
 mod keys;
 mod layer_sizes;
@@ -43,10 +44,12 @@ mod layout;
 mod ling_rules;
 mod names;
 mod normal_float4;
+mod numbers;
 mod nvfp4;
 mod origins;
 mod packed;
 mod pieces;
+mod pools;
 mod quantile;
 mod rope;
 mod row_order;
@@ -82,7 +85,7 @@ use stored::stored;
 use table::{Entry, Table, computed};
 pub use text::Text;
 
-use crate::format::gguf::{GgufError, GgufFault, Metadata, TensorInfo, Value};
+use crate::format::gguf::{GGML_I32, GgufError, GgufFault, Metadata, TensorInfo, Value};
 use crate::format::sampling;
 use crate::mapped_file::ModelFiles;
 use crate::sample::RecommendedSampling;
@@ -215,6 +218,15 @@ impl Directory {
         // Both fit: the tensor is in a mapped file, or was made of such.
         let (rows, columns) = (tensor.n_rows() as usize, tensor.n_columns() as usize);
         Weight::new(name, format, rows, columns, bytes).map_err(|error| self.fault(GgufFault::Weight(error)))
+    }
+
+    /// The values of a tensor of integers; `None` if there is no such tensor.
+    #[must_use]
+    pub fn integers_of(&self, name: &str) -> Option<Vec<i64>> {
+        let index = *self.tensor_index.get(name)?;
+        let is_of_integers = self.tensors[index].ggml_type == GGML_I32;
+        let bytes = self.bytes[index].as_slice();
+        is_of_integers.then(|| bytes.as_chunks().0.iter().map(|value| i32::from_le_bytes(*value).into()).collect())
     }
 }
 

@@ -11,6 +11,10 @@ use super::error::HuggingFaceError;
 use super::family::Family;
 use super::keys::Keys;
 
+/// The kinds of rotation in layers with pools of positions and in those without. The second has a base of its own only.
+const POOLED: &str = "compress";
+const UNPOOLED: &str = "main";
+
 /// The values that a config has for the rotation of one kind of layer.
 struct Parameters<'a> {
     config: &'a Config,
@@ -22,7 +26,7 @@ struct Parameters<'a> {
 fn parameters(config: &Config) -> (Parameters<'_>, Option<Parameters<'_>>) {
     let all = config.get("rope_parameters").or_else(|| config.get("rope_scaling"));
     let by_kind = |kind: &str| all.and_then(|all| all.get(kind)).and_then(Json::as_object);
-    match by_kind(FULL) {
+    match by_kind(FULL).or_else(|| by_kind(POOLED)) {
         Some(full) => {
             let windowed = by_kind(WINDOWED).map(|values| Parameters { config, values: Some(values) });
             (Parameters { config, values: Some(full) }, windowed)
@@ -98,7 +102,9 @@ impl Keys<'_> {
     /// Adds the keys of the rotation. The parts of heads that rotate are those of the family; without them, those of the config.
     pub(super) fn rope(&mut self, family: &Family) -> Result<(), HuggingFaceError> {
         let (all, windowed) = parameters(self.config);
-        if let Some(theta) = all.theta()? {
+        let of_others = self.config.get("rope_parameters").and_then(|all| all.get(UNPOOLED)?.get("rope_theta"));
+        let of_others = of_others.map(|theta| self.config.as_f32("rope_theta", theta)).transpose()?;
+        if let Some(theta) = of_others.map_or_else(|| all.theta(), |theta| Ok(Some(theta)))? {
             self.add("rope.freq_base", theta * self.stretch(&all)?);
         }
         let of_windowed = match windowed {

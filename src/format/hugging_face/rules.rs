@@ -50,6 +50,8 @@ pub(super) enum Op {
     EvenFirst,
     /// The values of patches along the innermost axis: in GGUF files those of each color follow one another.
     ColorByColor,
+    /// Integers, which stay as they are.
+    Numbers,
     /// The values of patches of two frames along the innermost axis, for each color one frame after the other: those of one frame.
     Frame(usize),
     /// Multiplies the sections of the rows of a state space's input by the factors of the config, if it has some.

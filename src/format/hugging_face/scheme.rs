@@ -6,6 +6,7 @@ use super::config::Config;
 use super::error::{HuggingFaceError, HuggingFaceFault};
 use super::float4::Float4;
 use super::float8::Float8;
+use super::float8_and_4::Float8And4;
 use super::normal_float4::NormalFloat4;
 use super::nvfp4::Nvfp4;
 use super::packed::{Order, PackedIntegers, ZeroPoints};
@@ -31,6 +32,8 @@ pub(super) fn read(config: &Config, of_modelopt: Option<&Value>) -> Result<Optio
         ("awq", _) => awq(stated),
         ("bitsandbytes", _) => bitsandbytes(stated),
         ("mxfp4", _) => Ok(Box::new(Float4::Blocks) as Box<dyn Scheme>),
+        ("fp8", _) if expert_type(config, stated) == Some("fp4") => float8_of(&[stated], "weight_block_size")
+            .map(|of_others| Box::new(Float8And4(of_others)) as Box<dyn Scheme>),
         ("fp8", _) => float8(&[stated], "weight_block_size"),
         ("fbgemm_fp8", _) => float8(&[], ""),
         _ => Err(""),
@@ -116,8 +119,18 @@ fn integers(weights: &[&Value], order: Order, stored: ZeroPoints) -> Result<Box<
     }
 }
 
+/// The type of experts, where it differs from that of other weights.
+fn expert_type<'a>(config: &'a Config, stated: &'a Value) -> Option<&'a str> {
+    const KEY: &str = "expert_dtype";
+    stated.get(KEY).or_else(|| config.get(KEY))?.as_str()
+}
+
 /// Weights in 8-bit floating point. `block_key` is the key of the outputs and inputs that share a scale.
 fn float8(weights: &[&Value], block_key: &str) -> Result<Box<dyn Scheme>, &'static str> {
+    float8_of(weights, block_key).map(|scheme| Box::new(scheme) as Box<dyn Scheme>)
+}
+
+fn float8_of(weights: &[&Value], block_key: &str) -> Result<Float8, &'static str> {
     let all =
         |key: &str, wanted: Value| weights.iter().all(|weights| weights.get(key).is_none_or(|value| *value == wanted));
     if !all("fmt", "e4m3".into()) && !all("fmt", "float8_e4m3fn".into()) {
@@ -132,9 +145,9 @@ fn float8(weights: &[&Value], block_key: &str) -> Result<Box<dyn Scheme>, &'stat
     let stated = weights.iter().filter_map(|weights| weights.get(block_key)).filter(|block| !block.is_null());
     let blocks: Vec<Option<[usize; 2]>> = stated.map(block_of).collect();
     match &blocks[..] {
-        [] => Ok(Box::new(Float8 { block: None })),
+        [] => Ok(Float8 { block: None }),
         [Some(first), rest @ ..] if rest.iter().all(|block| *block == Some(*first)) => {
-            Ok(Box::new(Float8 { block: Some(*first) }))
+            Ok(Float8 { block: Some(*first) })
         }
         _ => Err("with blocks that are no two sizes above 0, or with several"),
     }

@@ -86,6 +86,8 @@ fn needed_step(op: Op, shape: &[usize], family: &Family, heads: &HeadCounts) -> 
         Op::Exp => return Some(Step::Exp),
         Op::Softplus => return Some(Step::Softplus),
         Op::Transpose => return Some(Step::Transpose),
+        // These tensors are not changed.
+        Op::Numbers => return None,
         Op::StateFactors => return repeated(&heads.state_sections, rows).map(Step::ScaleRows),
         Op::JoinOuter => {
             let [outer, next, rest @ ..] = shape else { return None };

@@ -10,6 +10,7 @@ use super::derived::{Derived, Part};
 use super::error::{HuggingFaceError, HuggingFaceFault};
 use super::family::Family;
 use super::names::{Fate, Target};
+use super::numbers;
 use super::rules::Op;
 use super::steps::{HeadCounts, step};
 use super::stored::Stored;
@@ -96,6 +97,9 @@ impl Table<'_> {
     fn entry(&self, name: String, mut sources: Vec<Source<'_>>) -> Result<Entry, HuggingFaceError> {
         sources.sort_by_key(|source| source.expert);
         let first = sources[0];
+        if first.ops == [Op::Numbers] {
+            return numbers::entry(&name, self.files, first.tensor.tensor).ok_or_else(|| self.wrong_type(first.tensor));
+        }
         self.check_sources(&sources)?;
         let format = self.format(first.tensor)?;
         let mut shape = first.tensor.shape.clone();
@@ -198,11 +202,13 @@ impl Table<'_> {
             "F32" => Ok(Format::F32),
             "F16" => Ok(Format::F16),
             "BF16" => Ok(Format::BF16),
-            dtype => {
-                let (name, dtype) = (tensor.name.clone(), dtype.to_owned());
-                Err(self.fault(tensor, HuggingFaceFault::TensorType { tensor: name, dtype }))
-            }
+            _ => Err(self.wrong_type(tensor)),
         }
+    }
+
+    fn wrong_type(&self, tensor: &Stored<'_>) -> HuggingFaceError {
+        let (name, dtype) = (tensor.name.clone(), tensor.tensor.dtype.name.to_owned());
+        self.fault(tensor, HuggingFaceFault::TensorType { tensor: name, dtype })
     }
 }
 

@@ -541,7 +541,7 @@ fn what_families_do_not_compute_is_named() {
         ("cohere2_moe", "rotary_pct", json!(0.5), "1"),
         ("minimax_m2", "rotary_dim", json!(1000), "at most the length of a head"),
         ("deepseek_v3", "rope_interleave", json!(false), "true"),
-        ("deepseek_v3", "scoring_func", json!("tanh"), "softmax, sigmoid or noaux_tc"),
+        ("deepseek_v3", "scoring_func", json!("tanh"), "softmax, sigmoid, noaux_tc or sqrtsoftplus"),
         ("falcon", "alibi", json!(true), "false"),
         ("granitemoehybrid", "position_embedding_type", json!("alibi"), "\"rope\" or \"nope\""),
         ("nemotron_h", "hybrid_override_pattern", json!("M?"), "mamba, attention, mlp or moe"),
