@@ -118,6 +118,7 @@ impl JsonCalls {
             // Doubled braces, as in templates that explain a call.
             (State::Key, '{') if self.tools.is_some() && self.key.is_empty() => {}
             (State::Element, ',') | (State::Key, ',') => {}
+            (State::Element, ']') if self.strict && !self.started => return Read::Bad,
             (State::Element, ']') => return Read::Done,
             (State::Key, '}') => return self.end_object(emitter),
             (State::Key, '"' | '\'') => {

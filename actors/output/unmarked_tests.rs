@@ -239,6 +239,13 @@ fn all_keywords_are_checked() {
 }
 
 #[test]
+fn an_empty_array_is_text() {
+    for text in ["```json\n[]", "```json\n[]\n```", "```\n[ ]```", "<tools>[]</tools>"] {
+        assert_eq!(parse(&weather(), text), (vec![], text.to_owned()));
+    }
+}
+
+#[test]
 fn a_schema_that_cannot_be_checked_is_refused_with_its_place() {
     for (schema, place) in [
         (json!({ "not": {} }), "#/not: "),
