@@ -15,8 +15,10 @@ use crate::recurrent::{PastRows, StatePart, StateRun, TASK_CHANNELS};
 /// Depthwise causal convolution over the rows of a sequence:
 /// `y[t, c] = f(bias[c] + sum_j weight[c, j] x[t - width + 1 + j, c])`, with f the identity or SiLU.
 ///
+/// With a dilation of d, `y[t, c] = f(sum_j weight[c, j] x[t - (width - 1 - j) d, c])`.
+///
 /// - x, y: [rows, channels]. Rows before the start of a sequence are 0.
-/// - State: the last `width - 1` rows of x, oldest first: [width - 1, channels].
+/// - State: the last `(width - 1) d` rows of x, oldest first: [(width - 1) d, channels].
 /// - Source: Gu & Dao 2023, "Mamba".
 #[derive(Debug, Clone)]
 pub struct CausalConv {
@@ -25,6 +27,7 @@ pub struct CausalConv {
     /// `[channels]`
     bias: Vec<f32>,
     activates: bool,
+    dilation: usize,
     part: StatePart,
 }
 
@@ -40,7 +43,31 @@ impl CausalConv {
         let bias = bias.map_or_else(|| vec![0.0; channels], <[f32]>::to_vec);
         ShapeError::check("causal_conv", "length of the bias", bias.len(), channels)?;
         let transposed = (0..width).flat_map(|tap| (0..channels).map(move |channel| weight[channel * width + tap]));
-        Ok(CausalConv { weight: transposed.collect(), bias, activates: false, part })
+        Ok(CausalConv { weight: transposed.collect(), bias, activates: false, dilation: 1, part })
+    }
+
+    /// A convolution without bias over every `dilation`-th row, with this weight, `[channels, width]`.
+    ///
+    /// # Errors
+    /// As [`CausalConv::new`].
+    pub fn dilated(
+        weight: &[f32],
+        (width, dilation): (usize, usize),
+        part: StatePart,
+    ) -> Result<Self, ShapeError> {
+        let spanned = CausalConv::spanned((width, dilation));
+        let mut spread = vec![0.0; weight.len() / width.max(1) * spanned];
+        // The weights of the rows between are 0.
+        for (spread, weight) in spread.chunks_exact_mut(spanned.max(1)).zip(weight.chunks_exact(width.max(1))) {
+            spread.iter_mut().step_by(dilation.max(1)).zip(weight).for_each(|(spread, weight)| *spread = *weight);
+        }
+        Ok(CausalConv { dilation, ..CausalConv::new(&spread, spanned, None, part)? })
+    }
+
+    /// The rows from the first to the last of `width` rows at a distance of `dilation` from one another.
+    #[must_use]
+    pub fn spanned((width, dilation): (usize, usize)) -> usize {
+        width.saturating_sub(1) * dilation + 1
     }
 
     /// The same with SiLU, `x / (1 + e^-x)`, after the sum.
@@ -66,7 +93,7 @@ impl CausalConv {
 
 impl Op for CausalConv {
     fn name(&self) -> &'static str {
-        "causal_conv"
+        if self.dilation == 1 { "causal_conv" } else { "dilated_conv" }
     }
 
     fn output_widths(&self, inputs: &[usize]) -> Result<Vec<usize>, ShapeError> {
@@ -175,7 +202,29 @@ pub fn reference(weight: &[f32], bias: &[f32], activates: bool, past: &mut Vec<f
 /// The expected results: widths of models, with and without bias and SiLU, channels that fill no vector or task.
 #[must_use]
 pub fn cases() -> Vec<Case> {
-    [(256, 4, true), (77, 4, false), (300, 3, false), (5, 7, true), (16, 1, true)].map(case).into()
+    let plain = [(256, 4, true), (77, 4, false), (300, 3, false), (5, 7, true), (16, 1, true)].map(case);
+    plain.into_iter().chain([(40, (4, 3)), (130, (2, 5))].map(dilated_case)).collect()
+}
+
+fn dilated_case((channels, (width, dilation)): (usize, (usize, usize))) -> Case {
+    let weight = random::activations(channels * width, 1);
+    let spanned = CausalConv::spanned((width, dilation));
+    let len = CausalConv::state_len(channels, spanned);
+    let part = StatePart { layer: 1, start: 3, len };
+    let conv = CausalConv::dilated(&weight, (width, dilation), part).expect("the shapes fit");
+    let steps = scenario::steps(len, &Inputs::random(&[channels]), 2e-6, |past, inputs| {
+        past.extend(inputs[0].iter().map(|x| f64::from(*x)));
+        let sum = |channel: usize| {
+            let tap = |tap: usize| f64::from(weight[channel * width + tap]) * past[tap * dilation * channels + channel];
+            (0..width).map(tap).sum::<f64>()
+        };
+        let y = (0..channels).map(|channel| Activation::Silu.reference(sum(channel), 1.0)).collect();
+        past.drain(..channels);
+        y
+    });
+    let cache = CaseCache::of_states(vec![2, len + 4], scenario::SLOTS);
+    let name = format!("{channels} channels, {width} rows at a distance of {dilation}");
+    Case { name, op: Box::new(conv.with_silu()), cache: Some(cache), steps }
 }
 
 fn case((channels, width, activates): (usize, usize, bool)) -> Case {

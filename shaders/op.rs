@@ -96,6 +96,12 @@ pub trait Op: Any + Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// Whether the CPU computes the op before the others of a step, also in a model on another device, which takes its outputs. Such
+    /// an op has no inputs, and comes first in its graph.
+    fn runs_on_host(&self) -> bool {
+        false
+    }
+
     /// Repacks or copies the weights for a kernel. Called once, before the first [`Op::run_cpu`] and with the same kernel.
     fn prepare_cpu(&mut self, kernel: Kernel, team: &dyn Team) {
         let _ = (kernel, team);

@@ -29,6 +29,12 @@ pub trait Bytes: AsRef<[u8]> + Send + Sync {
     fn prefetch(&self, range: Range<usize>) {
         let _ = range;
     }
+
+    /// The buffers that follow one another in a range of this one, if it only joins others; none otherwise.
+    fn pieces(&self, range: Range<usize>) -> Vec<SharedBytes> {
+        let _ = range;
+        Vec::new()
+    }
 }
 
 impl Bytes for Vec<u8> {}
@@ -261,6 +267,30 @@ impl Weight {
         self.row_bytes
     }
 
+    /// The matrices whose rows follow one another in this one, each as it is stored; this one alone if it is stored as a whole. All
+    /// but the last have the same number of rows.
+    #[must_use]
+    pub fn pieces(&self) -> Vec<Weight> {
+        let pieces = self.bytes.owner.pieces(self.bytes.range.clone());
+        let rows: Vec<usize> = pieces.iter().map(|piece| piece.range.len() / self.row_bytes).collect();
+        let is_even = rows.iter().take(rows.len().saturating_sub(1)).all(|count| *count == rows[0]);
+        if rows.iter().sum::<usize>() != self.rows || !is_even {
+            return vec![self.clone()];
+        }
+        let piece = |(bytes, rows): (SharedBytes, usize)| Weight { bytes, rows, ..self.clone() };
+        pieces.into_iter().zip(rows).map(piece).collect()
+    }
+
+    /// Starts loading row `row` in the background if a mapped file backs it.
+    ///
+    /// # Panics
+    /// When `row` is out of bounds.
+    pub fn prefetch_row(&self, row: usize) {
+        let bytes = self.bytes.slice(row * self.row_bytes..(row + 1) * self.row_bytes);
+        let SharedBytes { owner, range } = bytes.expect("the weight has the row");
+        owner.prefetch(range);
+    }
+
     /// The bytes of row `row`.
     ///
     /// # Panics
@@ -355,6 +385,40 @@ mod tests {
         let half = PIECE_BYTES / 2;
         let pieces = [8..8 + 2 * half, 8 + 2 * half..8 + 4 * half, 8 + 4 * half..8 + 5 * half];
         assert_eq!(*released.lock().unwrap(), pieces);
+    }
+
+    /// Buffers one after the other.
+    struct Joined(Vec<SharedBytes>);
+
+    impl AsRef<[u8]> for Joined {
+        fn as_ref(&self) -> &[u8] {
+            panic!("pieces are not joined")
+        }
+    }
+
+    impl Bytes for Joined {
+        fn byte_len(&self) -> usize {
+            self.0.iter().map(|piece| piece.range.len()).sum()
+        }
+
+        fn pieces(&self, range: Range<usize>) -> Vec<SharedBytes> {
+            if range == (0..self.byte_len()) { self.0.clone() } else { Vec::new() }
+        }
+    }
+
+    #[test]
+    fn pieces_are_read_without_joining_them() {
+        let of = |lengths: &[usize], rows: usize| {
+            let joined = Joined(lengths.iter().map(|len| vec![*len as u8; *len].into()).collect());
+            let len = joined.byte_len();
+            Weight::new("w", Format::F32, rows, 2, SharedBytes::new(Arc::new(joined), 0..len).unwrap()).unwrap()
+        };
+        let pieces = of(&[16, 16, 8], 5).pieces();
+        assert_eq!(pieces.iter().map(|piece| piece.rows).collect::<Vec<_>>(), [2, 2, 1]);
+        assert_eq!(pieces[2].row(0), [8; 8]);
+        assert_eq!(of(&[16, 8, 16], 5).pieces().len(), 1, "uneven");
+        assert_eq!(of(&[12, 12], 3).pieces().len(), 1, "parts of rows");
+        assert_eq!(Weight::from_f32("w", 2, 2, &[1.0; 4]).pieces()[0].rows, 2);
     }
 
     #[test]

@@ -67,9 +67,9 @@ pub fn layers(graph: &Graph) -> usize {
     mixers(graph).len()
 }
 
-/// The index of the first op of each mixer.
+/// The index of the first op of each mixer. An op without inputs is none, even if it has state.
 fn mixers(graph: &Graph) -> Vec<usize> {
-    let ops = graph.nodes().iter().enumerate();
+    let ops = graph.nodes().iter().enumerate().filter(|(_, node)| !node.inputs.is_empty());
     let stateful: Vec<(usize, (usize, &str))> =
         ops.filter_map(|(index, node)| Some((index, (node.op.state_layer()?, node.op.name())))).collect();
     let is_first = |place: usize| {

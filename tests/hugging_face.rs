@@ -41,6 +41,7 @@ const ROUNDED: &[&str] = &[
     "qwen35",
     "qwen35moe",
     "qwen3next",
+    "qwen4exp",
     "kimi-linear",
     "bailingmoe3",
     "glm5-next",

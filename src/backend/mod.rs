@@ -2,6 +2,7 @@
 
 pub mod cpu;
 mod encoder_rows;
+pub mod host_ops;
 pub mod offload;
 mod ragged;
 pub mod stage;

@@ -37,7 +37,8 @@ fn of_part(part: &ModelPart, options: &LoadOptions) -> String {
     let recurrent: Vec<(usize, usize)> = part.states.iter().enumerate().filter_map(recurrent).collect();
     let recurrent = if recurrent.is_empty() { String::new() } else { format!(", states {recurrent:?}") };
     let mut hash = Fnv::default();
-    part.graphs.iter().flat_map(Graph::ops).for_each(|op| hash.op(op));
+    let host_graph = part.host_ops.iter().map(|ops| &ops.graph);
+    host_graph.chain(&part.graphs).flat_map(Graph::ops).for_each(|op| hash.op(op));
     format!("{device}, {}, layers {stored:?}{recurrent}, ops {:016x}", options.kv_type, hash.0)
 }
 

@@ -11,7 +11,7 @@ use cuelight_shaders::weight::Weight;
 use super::error::LoadError;
 use super::host_part::{self, HostPart, stored_bytes};
 use super::options::LoadOptions;
-use super::part::{ModelPart, Target};
+use super::part::{HostOps, ModelPart, Target};
 use super::progress::LoadProgress;
 use crate::backend::stage::StagedEngine;
 use crate::backend::vulkan::Footprint;
@@ -53,8 +53,9 @@ pub(super) fn divide(
     if targets.len() == 1 {
         let ModelGraph { graph, encoder_rows, states, weights_bytes, .. } = model;
         let target = targets.remove(0);
+        let (host_ops, graph, states) = host_ops(&target, graph, states);
         let graph = target.fuse(target.with_token_sampling(graph, limits));
-        let mut whole = ModelPart { target, graphs: vec![graph], states, weights_bytes };
+        let mut whole = ModelPart { target, graphs: vec![graph], states, host_ops, weights_bytes };
         let host = host_part::take_from(&mut whole, options, limits, request)?;
         whole.graphs.extend(encoder_rows.map(|graph| whole.target.fuse(graph)));
         return Ok(Division { parts: vec![whole], host });
@@ -76,8 +77,9 @@ pub(super) fn divide(
     }
     let part = |(target, graph): (Target, Graph)| {
         let states = own_layers(&graph, &model.states);
+        let (host_ops, graph, states) = host_ops(&target, graph, states);
         let (weights_bytes, graphs) = (distinct_bytes(&graph), vec![target.fuse(graph)]);
-        ModelPart { target, states, weights_bytes, graphs }
+        ModelPart { target, states, host_ops, weights_bytes, graphs }
     };
     Ok(Division { parts: targets.into_iter().zip(graphs).map(part).collect(), host: None })
 }
@@ -109,6 +111,19 @@ fn devices_and_split(graph: &Graph, options: &LoadOptions) -> Result<(Vec<Comput
         }
         (Some(_), _) => Err(LoadError::GpuLayersWithoutGpu { device: options.device.to_string() }),
     }
+}
+
+/// Divides a graph for another device than the CPU into the ops that run on the host, if it has any, and the others, with what the
+/// layers of the others store.
+fn host_ops(target: &Target, graph: Graph, states: Vec<LayerState>) -> (Option<HostOps>, Graph, Vec<LayerState>) {
+    let count = graph.nodes().iter().take_while(|node| node.op.runs_on_host()).count();
+    if count == 0 || matches!(target, Target::Cpu) {
+        return (None, graph, states);
+    }
+    let mut parts = graph.split(&[count]).into_iter();
+    let [first, rest] = [parts.next(), parts.next()].map(Option::unwrap_or_default);
+    let [of_first, of_rest] = [&first, &rest].map(|graph| own_layers(graph, &states));
+    (Some(HostOps { graph: first, states: of_first }), rest, of_rest)
 }
 
 /// What a graph's layers store; other layers store nothing.

@@ -14,6 +14,7 @@ use cuelight_shaders::weight::{PIECE_BYTES, Weight};
 use super::error::LoadError;
 use super::options::LoadOptions;
 use crate::backend::cpu::{self, CpuStage};
+use crate::backend::host_ops::AfterHostOps;
 use crate::backend::stage::PipelineStage;
 use crate::backend::vulkan::{self, Device, DeviceInfo, ExecutionOptions, Footprint, Instance, VulkanStage};
 use crate::cancel::LoadCancelled;
@@ -35,8 +36,17 @@ pub(crate) struct ModelPart {
     pub graphs: Vec<Graph>,
     /// What each layer of the model stores of a sequence; nothing for a layer of another part.
     pub states: Vec<LayerState>,
+    /// What the CPU computes in every step before the first graph of another device.
+    pub host_ops: Option<HostOps>,
     /// Bytes of the weights that the part keeps in memory.
     pub weights_bytes: u64,
+}
+
+/// Ops on the CPU, whose outputs the first graph of a part takes.
+pub(crate) struct HostOps {
+    pub graph: Graph,
+    /// What they store of a sequence, as [`ModelPart::states`].
+    pub states: Vec<LayerState>,
 }
 
 impl Target {
@@ -184,10 +194,23 @@ impl ModelPart {
                 let execution =
                     ExecutionOptions { deterministic: options.deterministic, profile_ops: options.profile_ops };
                 let cache = (&*self.states, options.kv_type);
-                Ok(Box::new(VulkanStage::new(self.graphs, device, cache, limits.clone(), execution, done)?))
+                let stage = VulkanStage::new(self.graphs, device, cache, limits.clone(), execution, done)?;
+                match self.host_ops {
+                    Some(ops) => Ok(Box::new(AfterHostOps::new(host_stage(ops, options, limits)?, stage))),
+                    None => Ok(Box::new(stage)),
+                }
             }
         }
     }
+}
+
+/// The stage of ops on the CPU for another device. They read few bytes, so few threads are as fast as many.
+fn host_stage(ops: HostOps, options: &LoadOptions, limits: &EngineLimits) -> Result<CpuStage, LoadCancelled> {
+    const MOST_THREADS: usize = 4;
+    let caches = (KvCache::empty(), StateCache::new(ops.states.iter().map(|state| state.recurrent_len), limits.state_slots));
+    let threads = options.threads.min(MOST_THREADS);
+    let stage = CpuStage::new(vec![ops.graph], caches, options.kernel, threads, limits, &mut |_| Ok(()))?;
+    Ok(if options.profile_ops { stage.with_profile() } else { stage })
 }
 
 fn cpu_stage(

@@ -38,6 +38,8 @@ pub struct Builder<'a> {
     pub norms: Vec<RowNorm>,
     /// The positions that the newest layer with an indexer has selected, and how many those of a row are.
     pub selected_positions: Option<(ValueId, Selection)>,
+    /// The embeddings of the n-grams of each row, for models that have these.
+    pub ngram_rows: Option<ValueId>,
     /// Of each layer with heads whose weights leave the engine: their number and the weights, [hidden rows, heads * encoder rows].
     pub alignments: Vec<(usize, ValueId)>,
 }
@@ -97,7 +99,7 @@ impl<'a> Builder<'a> {
         let projections = Projections::new(adapters);
         let (weights, graph) = (Weights::new(checkpoint), Graph::default());
         let (norms, alignments) = (Vec::new(), Vec::new());
-        Builder { weights, graph, family, h, projections, norms, selected_positions: None, alignments }
+        Builder { weights, graph, family, h, projections, norms, selected_positions: None, ngram_rows: None, alignments }
     }
 
     /// A norm over the whole row with the weight of `name`, and for a layer norm its bias where the file has one.

@@ -38,6 +38,9 @@ impl fmt::Display for MixerSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             MixerSpec::Attention(attention) => write!(f, "{attention}"),
+            MixerSpec::SelectiveAttention(attention, indexer) => {
+                write!(f, "{attention}, selects {} positions in pools of {}", indexer.top_k, indexer.pool)
+            }
             MixerSpec::LatentAttention(attention, sizes, selection) => {
                 write!(f, "latent attention, {} heads of rank {}", attention.heads.n_heads, sizes.rank)?;
                 match selection {

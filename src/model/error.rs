@@ -104,6 +104,14 @@ pub enum ModelError {
         /// The architecture.
         architecture: String,
     },
+    /// The embeddings of rows were to be given to a model that computes with the tokens of all rows.
+    #[error("{file}: images and audio are not supported for the architecture {architecture:?}, which embeds n-grams of tokens")]
+    NoMedia {
+        /// The file.
+        file: String,
+        /// The architecture.
+        architecture: String,
+    },
     /// The file has one of two tensors that belong together.
     #[error("{file}: of the tensors {tensors} one is missing")]
     OneOfTwoTensors {

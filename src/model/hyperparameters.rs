@@ -9,6 +9,7 @@
 //! - `recurrent`: the mixers of recurrent layers
 //! - `experts`: their experts
 //! - `classifier`: the head of a classifier
+//! - `ngrams`: the embeddings of n-grams
 //! - `denoising`: how blocks of tokens are denoised
 //! - `drafter`: what draft models compute with
 
@@ -20,6 +21,7 @@ mod drafter;
 mod experts;
 mod keys;
 mod layers;
+mod ngrams;
 mod pools;
 mod positions;
 mod recurrent;
@@ -28,12 +30,14 @@ mod windows;
 
 use cuelight_shaders::attention::{KvShape, Window};
 use cuelight_shaders::lanes::softplus;
+use cuelight_shaders::layer_state::LayerState;
+use cuelight_shaders::recurrent::StatePart;
 use cuelight_shaders::stream_gates::MOST_STREAMS as MOST_HYPER_STREAMS;
 use cuelight_shaders::xielu::Xielu;
 
 use super::arch::{EmbeddingScale, Family, FeedForward, LogitScale, NormKind};
 use super::error::ModelError;
-use super::layer::{DrafterSpec, HyperSizes, LayerSpec, StreamConnections, StreamSizes};
+use super::layer::{DrafterSpec, HyperSizes, LayerSpec, NgramSpec, StreamConnections, StreamSizes};
 use crate::checkpoint::Checkpoint;
 use crate::embedding::Pooling;
 use crate::sample::DenoisingRule;
@@ -83,6 +87,8 @@ pub struct HyperParameters {
     pub per_layer_input: Option<usize>,
     /// The residual streams, for models that have several.
     pub streams: Option<StreamSizes>,
+    /// The embeddings of n-grams, for models that have these.
+    pub ngrams: Option<NgramSpec>,
     /// The parameters of each layer's xIELU, for models that have it.
     pub xielu: Vec<Xielu>,
     /// The largest magnitude of queries, keys and values before rotation.
@@ -120,9 +126,10 @@ impl HyperParameters {
         let hidden_size = keys.size("embedding_length")?;
         let context_train = keys.size("context_length")?;
         let layers = keys.layer_specs(family, hidden_size, context_tokens.unwrap_or(context_train))?;
-        let vocab_size = vocab_size(checkpoint)?;
+        let (vocab_size, streams) = (vocab_size(checkpoint)?, keys.streams()?);
         Ok(HyperParameters {
             vocab_size,
+            ngrams: keys.ngrams(&layers, vocab_size, streams)?,
             drafter: keys.drafter(family.generation, hidden_size, vocab_size)?,
             xielu: keys.xielu(family.feed_forward, layers.len())?,
             deep_layers: keys.deep_layers(layers.len())?,
@@ -132,7 +139,7 @@ impl HyperParameters {
             residual_scale: keys.optional_positive("residual_scale")?,
             logit_scale: keys.logit_scale(family.logit_scale)?,
             per_layer_input: keys.per_layer_input()?,
-            streams: keys.streams()?,
+            streams,
             qkv_limit: keys.optional_positive("attention.clamp_kqv")?,
             attention_value_scale: keys.optional_positive("attention.value_scale")?,
             attention_softcap: keys.optional_positive("attn_logit_softcapping")?,
@@ -154,6 +161,29 @@ impl HyperParameters {
     pub fn n_logits(&self) -> usize {
         let tokens = self.drafter.as_ref().and_then(|spec| spec.tokens.as_ref());
         tokens.map_or(self.vocab_size, |tokens| tokens.len())
+    }
+
+    /// What each layer stores of a sequence; then what the head of a classifier stores, if it reads the mean of all tokens, and the
+    /// last tokens, if n-grams have embeddings.
+    #[must_use]
+    pub fn states(&self) -> Vec<LayerState> {
+        let of_mean = self.mean_of_tokens().map(LayerState::of_kv);
+        let mut states: Vec<LayerState> = self.layers.iter().map(|layer| layer.mixer.state()).chain(of_mean).collect();
+        if let Some(ngrams) = &self.ngrams {
+            let [conv, context] = self.ngram_parts(ngrams);
+            states[ngrams.layer].recurrent_len = conv.start + conv.len;
+            states.push(LayerState::recurrent(context.len));
+        }
+        states
+    }
+
+    /// The state of the convolution of the embeddings of n-grams, and that of their context.
+    #[must_use]
+    pub fn ngram_parts(&self, ngrams: &NgramSpec) -> [StatePart; 2] {
+        let channels = self.streams.map_or(1, |streams| streams.count) * self.hidden_size;
+        let own = self.layers[ngrams.layer].mixer.state().recurrent_len;
+        let last = self.layers.len() + usize::from(self.mean_of_tokens().is_some());
+        [ngrams.conv_part(own, channels), ngrams.context_part(last)]
     }
 
     /// The keys and values with which the head of a classifier computes the mean of all tokens; `None` if it reads one token.
@@ -200,6 +230,9 @@ impl Keys<'_> {
     }
 
     fn per_layer_input(&self) -> Result<Option<usize>, ModelError> {
+        if self.has_ngrams()? {
+            return Ok(None);
+        }
         let key = "embedding_length_per_layer_input";
         let size = self.checkpoint.optional_u32(&self.name(key))?.filter(|size| *size > 0);
         size.map(|size| self.checked_size(key, size as usize)).transpose()
@@ -232,6 +265,9 @@ impl Keys<'_> {
         let Some(count) = self.optional_size(COUNT)? else { return Ok(None) };
         if !(2..=MOST_HYPER_STREAMS).contains(&count) {
             return Err(self.invalid(COUNT, count, format!("between 2 and {MOST_HYPER_STREAMS}")));
+        }
+        if let Some(low_rank) = self.optional_size("hyper_connection.low_rank")? {
+            return Ok(Some(StreamSizes { count, connections: StreamConnections::Gated { low_rank } }));
         }
         let rounds = self.size(ROUNDS)?;
         if rounds > MOST_ROUNDS {

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use cuelight_shaders::attention::{EachOther, KvShape, Window};
 use cuelight_shaders::causal_conv::CausalConv;
+use cuelight_shaders::embed_ngrams::NgramHash;
 use cuelight_shaders::experts::{Groups, RouteWeighting, Scoring};
 use cuelight_shaders::gated_delta::{DecayForm, DeltaShape};
+use cuelight_shaders::glu::Activation;
 use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::pool_rows::{Overlap, PoolRows};
 use cuelight_shaders::recurrent::StatePart;
@@ -70,6 +72,12 @@ pub enum StreamConnections {
     },
     /// Each half of a layer reads a combination, and mixes the streams when it adds its output.
     Hyper(HyperSizes),
+    /// Each half of a layer reads the mean of the streams, normed and with a gate for each of their values, and adds its output to
+    /// each by a gate of the stream.
+    Gated {
+        /// Values between the two projections that make the gates of values.
+        low_rank: usize,
+    },
 }
 
 /// The constants of hyper-connections.
@@ -86,6 +94,8 @@ pub struct HyperSizes {
 pub enum MixerSpec {
     /// Groups of query heads share one head of keys and values.
     Attention(AttentionLayer),
+    /// The same to pools of positions that an indexer selects, and to the positions after the last whole one.
+    SelectiveAttention(AttentionLayer, Indexer),
     /// All heads share one latent vector. Some layers attend to selected positions only.
     LatentAttention(AttentionLayer, LatentSizes, Option<PositionSelection>),
     /// All heads share one key, which is also the value. Some layers also attend to entries of pools of positions.
@@ -112,6 +122,7 @@ impl MixerSpec {
     pub fn attention(&self) -> Option<&AttentionLayer> {
         match self {
             MixerSpec::Attention(attention)
+            | MixerSpec::SelectiveAttention(attention, _)
             | MixerSpec::LatentAttention(attention, ..)
             | MixerSpec::PooledAttention(attention, _)
             | MixerSpec::AttentionNextToStateSpace(attention, _) => Some(attention),
@@ -130,6 +141,11 @@ impl MixerSpec {
         match self {
             MixerSpec::Attention(attention) if attention.reads_layer.is_some() => LayerState::NONE,
             MixerSpec::Attention(attention) => LayerState::of_kv(attention.kv_shape()),
+            MixerSpec::SelectiveAttention(attention, indexer) => {
+                let selection = PositionSelection::Own(*indexer);
+                let recurrent_len = selection.pool_state(0).len;
+                LayerState { kv: attention.kv_shape(), index: selection.index(), recurrent_len }
+            }
             MixerSpec::LatentAttention(attention, sizes, selection) => LayerState {
                 kv: attention.latent_shape(*sizes),
                 index: selection.map_or(KvShape::NONE, PositionSelection::index),
@@ -200,6 +216,8 @@ pub struct DeltaLayer {
     pub shape: DeltaShape,
     /// How its decays are computed.
     pub decays: DecayForm,
+    /// What the outputs of heads are multiplied by: this function of their gates.
+    pub gate: Activation,
     /// Rows that the convolution of queries, keys and values spans.
     pub conv_width: usize,
 }
@@ -210,6 +228,40 @@ impl DeltaLayer {
     pub fn state_parts(&self, layer: usize) -> [StatePart; 2] {
         let conv = CausalConv::state_len(self.shape.mixed_width(), self.conv_width);
         parts_of(layer, [conv, self.shape.state_len()])
+    }
+}
+
+/// The embeddings of n-grams, which one layer adds to all streams.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NgramSpec {
+    /// The layer.
+    pub layer: usize,
+    /// How n-grams select rows of the table.
+    pub hash: NgramHash,
+    /// Values of a row of the table.
+    pub columns: usize,
+    /// Rows over which the embeddings are convolved. Their distance is the length of the longest n-gram.
+    pub conv_width: usize,
+}
+
+impl NgramSpec {
+    /// The rows that the convolution reads and their distance.
+    #[must_use]
+    pub fn conv(&self) -> (usize, usize) {
+        (self.conv_width, self.hash.multipliers.len())
+    }
+
+    /// The state of the convolution of this many channels, behind the `start` values of the layer's mixer.
+    #[must_use]
+    pub fn conv_part(&self, start: usize, channels: usize) -> StatePart {
+        let len = CausalConv::state_len(channels, CausalConv::spanned(self.conv()));
+        StatePart { layer: self.layer, start, len }
+    }
+
+    /// The last tokens of a sequence, in the part of the state with this number.
+    #[must_use]
+    pub fn context_part(&self, layer: usize) -> StatePart {
+        StatePart { layer, start: 0, len: self.hash.multipliers.len() - 1 }
     }
 }
 

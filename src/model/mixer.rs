@@ -4,6 +4,7 @@ mod attend;
 mod delta;
 mod indexer;
 mod key_delta;
+mod pool_indexer;
 mod pooled;
 mod rotation;
 mod selective_scan;
@@ -23,7 +24,7 @@ use cuelight_shaders::scale_columns::ScaleColumns;
 
 use super::arch::{Gate, QkNormKind, Values};
 use super::builder::{BuildError, Builder};
-use super::layer::{AttentionLayer, Heads, LatentSizes, MixerSpec, PositionSelection};
+use super::layer::{AttentionLayer, Heads, Indexer, LatentSizes, MixerSpec, PositionSelection};
 use crate::graph::ValueId;
 use attend::{attend, attention_op, per_head};
 use rotation::rotate;
@@ -34,7 +35,10 @@ use rotation::rotate;
 /// [`BuildError`] when a tensor is missing or has the wrong shape.
 pub fn mix(builder: &mut Builder<'_>, layer: usize, spec: &MixerSpec, x: ValueId) -> Result<ValueId, BuildError> {
     match spec {
-        MixerSpec::Attention(attention) => grouped_query_attention(builder, layer, attention, x),
+        MixerSpec::Attention(attention) => grouped_query_attention(builder, layer, (attention, None), x),
+        MixerSpec::SelectiveAttention(attention, indexer) => {
+            grouped_query_attention(builder, layer, (attention, Some(*indexer)), x)
+        }
         MixerSpec::LatentAttention(attention, sizes, selection) => {
             latent_attention(builder, layer, (attention, *sizes, *selection), x)
         }
@@ -47,7 +51,7 @@ pub fn mix(builder: &mut Builder<'_>, layer: usize, spec: &MixerSpec, x: ValueId
         MixerSpec::SelectiveScan(sizes) => selective_scan::selective_scan(builder, layer, sizes, x),
         MixerSpec::StateSpace(sizes) => state_space::state_space(builder, layer, sizes, x),
         MixerSpec::AttentionNextToStateSpace(attention, sizes) => {
-            let attended = grouped_query_attention(builder, layer, attention, x)?;
+            let attended = grouped_query_attention(builder, layer, (attention, None), x)?;
             let recalled = state_space::state_space(builder, layer, sizes, x)?;
             Ok(builder.graph.push_one(Add, &[attended, recalled])?)
         }
@@ -55,11 +59,12 @@ pub fn mix(builder: &mut Builder<'_>, layer: usize, spec: &MixerSpec, x: ValueId
     }
 }
 
-/// Grouped-query attention: project, norm the heads where the layer does, apply positions, attend, project back.
+/// Grouped-query attention: project, norm the heads where the layer does, apply positions, select some where it has an indexer,
+/// attend, project back.
 fn grouped_query_attention(
     builder: &mut Builder<'_>,
     layer: usize,
-    attention: &AttentionLayer,
+    (attention, indexer): (&AttentionLayer, Option<Indexer>),
     x: ValueId,
 ) -> Result<ValueId, BuildError> {
     if attention.reads_layer.is_some() {
@@ -70,8 +75,14 @@ fn grouped_query_attention(
     let [query, key] = apply_positions(builder, layer, attention, [query, key])?;
     let n_heads = attention.heads.n_heads;
     let sinks = builder.weights.optional_vector(&format!("blk.{layer}.attn_sinks.weight"), n_heads)?;
-    let op = Attention { sinks, ..attention_op(builder, layer, attention, attention.kv_shape()) };
-    let attended = attend(builder, op, &[query, key, value])?;
+    let selected = match indexer {
+        Some(indexer) => Some(pool_indexer::select(builder, layer, (attention, indexer), x)?),
+        None => None,
+    };
+    let selection = selected.map(|(_, selection)| selection);
+    let op = Attention { sinks, selection, ..attention_op(builder, layer, attention, attention.kv_shape()) };
+    let inputs: Vec<ValueId> = [query, key, value].into_iter().chain(selected.map(|(positions, _)| positions)).collect();
+    let attended = attend(builder, op, &inputs)?;
     let attended = match gate {
         Some((function, gate)) => gated(builder, function, [gate, attended])?,
         None => attended,

@@ -13,6 +13,7 @@
 //! - `canvas`: the rows of blocks that are denoised together
 //! - `prediction`: the input of a layer that predicts one more token; `drafter`: that of a draft model that reads residuals
 //! - `encoder_rows`: what other rows read of the rows of an encoder
+//! - `ngrams`: embeddings of n-grams of tokens, where a model has them
 //! - `per_layer`: inputs of single layers, where a model has them
 //! - [`norm_readers`]: the norms whose output only matrices read
 //! - [`output`]: what follows the last layer; `classifier`: the head of rerankers and other classifiers
@@ -33,6 +34,7 @@ pub mod hyperparameters;
 pub mod layer;
 mod low_rank;
 pub mod mixer;
+mod ngrams;
 pub mod norm_readers;
 mod output;
 mod per_layer;
@@ -101,7 +103,7 @@ pub struct ModelGraph {
     pub encoder_rows: Option<Graph>,
     /// The file's metadata.
     pub hyperparameters: HyperParameters,
-    /// What each layer stores of a sequence; then what the head of a classifier stores, if it reads the mean of all tokens.
+    /// What each layer stores of a sequence, and what is stored besides ([`HyperParameters::states`]).
     pub states: Vec<LayerState>,
     /// Bytes of the weights that the graph reads.
     pub weights_bytes: u64,
@@ -149,8 +151,7 @@ impl ModelGraph {
         let weights_bytes = builder.weights.bytes();
         let Builder { graph, projections, norms, .. } = builder;
         let projections = projections.into_list();
-        let of_mean = hyperparameters.mean_of_tokens().map(LayerState::of_kv);
-        let states = hyperparameters.layers.iter().map(|layer| layer.mixer.state()).chain(of_mean).collect();
+        let states = hyperparameters.states();
         Ok(ModelGraph { graph, encoder_rows, states, weights_bytes, hyperparameters, projections, norms, embedding })
     }
 }
@@ -158,6 +159,7 @@ impl ModelGraph {
 /// Embedding, layers, output.
 fn build_ops(builder: &mut Builder<'_>, options: &BuildOptions) -> Result<EmbeddingSpec, BuildError> {
     let h = builder.h;
+    ngrams::embed(builder, options.takes_embeddings)?;
     let table = builder.weights.matrix("token_embd.weight", h.vocab_size, h.hidden_size)?;
     let table_factor = builder.weights.factor("token_embd")?;
     let embedded = Embed::new(table.clone(), h.embedding_scale * table_factor);
@@ -240,6 +242,7 @@ fn build_layer(
     (x, per_layer): (ValueId, Option<ValueId>),
     mixer_input: Option<ValueId>,
 ) -> Result<ValueId, BuildError> {
+    let x = ngrams::add(builder, layer, x)?;
     let reading = streams::read(builder, layer, x)?;
     let output = build_halves(builder, layer, reading.input, mixer_input)?;
     let x = streams::write(builder, layer, reading, output)?;
@@ -326,6 +329,7 @@ fn norm_names(norms: Norms) -> [Option<&'static str>; 4] {
         Norms::AfterSum => [None, Some("attn_output_norm"), None, Some("layer_output_norm")],
         Norms::BeforeWithSecond => [Some("attn_norm_2"), None, Some("attn_norm"), None],
         Norms::BeforeOnlyHalf => [Some("attn_norm"), None, Some("attn_norm"), None],
+        Norms::InStreams => [None; 4],
     }
 }
 

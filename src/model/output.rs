@@ -9,7 +9,7 @@ use cuelight_shaders::weight::Weight;
 use super::arch::{EmbeddingNorm, Output};
 use super::builder::{BuildError, Builder};
 use super::error::ModelError;
-use super::{canvas, classifier, vocabulary};
+use super::{canvas, classifier, streams, vocabulary};
 use crate::embedding::{AttentionShape, EmbeddingSpec, Pooling};
 use crate::graph::ValueId;
 
@@ -114,7 +114,7 @@ fn selected_hidden(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, Bui
 }
 
 fn last_norm(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, BuildError> {
-    if builder.family.output == Output::Nothing {
+    if builder.family.output == Output::Nothing || streams::merge_norms(builder) {
         return Ok(x);
     }
     // Some files name the last norm after the embedding.

@@ -6,8 +6,10 @@
 //!
 //! - `alternating`: a whole layer reads and writes the streams
 //! - `hyper`: each half of a layer does
+//! - `gated`: each half of a layer does, by gates for each value
 
 mod alternating;
+mod gated;
 mod hyper;
 
 use cuelight_shaders::add::Add;
@@ -44,7 +46,10 @@ pub(super) fn split(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, Bu
         Some(StreamSizes { count, connections: StreamConnections::Alternating { .. } }) => {
             alternating::split(builder, count, x)
         }
-        Some(StreamSizes { count, connections: StreamConnections::Hyper(_) }) => hyper::split(builder, count, x),
+        // Copies of it.
+        Some(StreamSizes { count, connections: StreamConnections::Hyper(_) | StreamConnections::Gated { .. } }) => {
+            Ok(builder.graph.push_one(MixStreams::new(1, vec![1.0; count].into())?, &[x])?)
+        }
         None => Ok(x),
     }
 }
@@ -96,6 +101,10 @@ pub(super) fn read_half(
             let [input, update] = hyper::read(builder, layer, (count, sizes, stem), x)?;
             Ok(Reading { residual: x, input, update: Some(update) })
         }
+        Some(StreamSizes { count, connections: StreamConnections::Gated { low_rank } }) => {
+            let [input, update] = gated::read(builder, layer, (count, low_rank, stem), x)?;
+            Ok(Reading { residual: x, input, update: Some(update) })
+        }
         _ => Ok(Reading::of_one(x)),
     }
 }
@@ -106,6 +115,9 @@ pub(super) fn read_half(
 /// As [`split`].
 pub(super) fn add_half(builder: &mut Builder<'_>, reading: Reading, output: ValueId) -> Result<ValueId, BuildError> {
     match (builder.h.streams, reading.update) {
+        (Some(StreamSizes { count, connections: StreamConnections::Gated { .. } }), Some(update)) => {
+            gated::write(builder, count, [reading.residual, update, output])
+        }
         (Some(StreamSizes { count, .. }), Some(update)) => {
             hyper::write(builder, count, [reading.residual, update, output])
         }
@@ -153,6 +165,22 @@ pub(super) fn merge(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, Bu
         Some(StreamSizes { count, connections: StreamConnections::Hyper(sizes) }) => {
             hyper::merge(builder, (count, sizes), x)
         }
+        Some(StreamSizes { count, connections: StreamConnections::Gated { low_rank } }) => {
+            gated::merge(builder, (count, low_rank), x)
+        }
         None => Ok(x),
     }
+}
+
+/// Whether [`merge`] is also the last norm.
+pub(super) fn merge_norms(builder: &Builder<'_>) -> bool {
+    matches!(builder.h.streams, Some(StreamSizes { connections: StreamConnections::Gated { .. }, .. }))
+}
+
+/// Each stream of `x`, normed, times its own weights in `tensor`.
+///
+/// # Errors
+/// As [`split`].
+pub(super) fn norm(builder: &mut Builder<'_>, tensor: &str, x: ValueId) -> Result<ValueId, BuildError> {
+    gated::norm(builder, tensor, x)
 }

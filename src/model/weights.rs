@@ -97,6 +97,17 @@ impl<'a> Weights<'a> {
         Ok(weight)
     }
 
+    /// The matrix `name` with rows of `columns` values, of which single rows are read when they are needed. It does not count as memory.
+    ///
+    /// # Errors
+    /// As [`Weights::matrix`].
+    pub fn lookup_table(&mut self, name: &str, columns: usize) -> Result<Weight, ModelError> {
+        let (rows, bytes) = (self.rows(name).unwrap_or(1), self.bytes);
+        let table = self.matrix(name, rows, columns)?;
+        self.bytes = bytes;
+        Ok(table)
+    }
+
     /// [`Weights::matrix`], or `None` when the file has no such tensor.
     ///
     /// # Errors

@@ -48,7 +48,7 @@ impl TowerPlan {
         let target = Target::find(options.device.0[0], &options)?;
         let graphs = graphs.into_iter().map(|graph| target.fuse(graph)).collect();
         let TowerNeeds { state, limits, host_bytes } = needs;
-        let mut part = ModelPart { target, graphs, states: vec![state], weights_bytes: 0 };
+        let mut part = ModelPart { target, graphs, states: vec![state], host_ops: None, weights_bytes: 0 };
         part.count_weights();
         Ok(TowerPlan { part, options, limits, host_bytes, files: file.files().clone() })
     }

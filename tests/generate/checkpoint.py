@@ -49,6 +49,8 @@ class Family:
     write_tensors: Callable[[gguf.GGUFWriter, object], None] = lambda writer, config: None
     # Draws a tensor of integers by its name and shape in transformers; `None` for other tensors.
     draw_numbers: Callable[..., Numbers | None] = lambda key, shape, config, rng: None
+    # Ends of the names of tensors that transformers computes from the configuration.
+    computed: tuple[str, ...] = ()
     # Whether `write_keys` writes the length of the feed-forward of each layer.
     writes_lengths: bool = False
     # Starts of the names of numbered matrices that a file has in one tensor.

@@ -27,6 +27,7 @@ import learnt_positions
 import limited_projections
 import ling
 import llama_likes
+import ngrams
 import oracle
 import parts
 import pooled_attention
@@ -479,7 +480,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
 } | llama_likes.CHECKPOINTS | fused_projections.CHECKPOINTS | gated_attention.CHECKPOINTS | hybrids.CHECKPOINTS | (
     state_spaces.CHECKPOINTS | learnt_positions.CHECKPOINTS | distances.CHECKPOINTS | selective_scans.CHECKPOINTS
     | unequal_heads.CHECKPOINTS | limited_projections.CHECKPOINTS | several_streams.CHECKPOINTS
-    | ling.CHECKPOINTS | pooled_attention.CHECKPOINTS
+    | ling.CHECKPOINTS | pooled_attention.CHECKPOINTS | ngrams.CHECKPOINTS
 )  # fmt: skip
 
 
@@ -537,7 +538,11 @@ def layers_of(checkpoint: Checkpoint) -> tuple[object, dict[str, tuple[int, ...]
         shapes = {key: tuple(value.shape) for key, value in checkpoint.family.model(config).state_dict().items()}
     if config.tie_word_embeddings:
         shapes.pop("lm_head.weight", None)
-    return config, shapes
+    return config, {key: shape for key, shape in shapes.items() if not is_computed(key, checkpoint.family)}
+
+
+def is_computed(key: str, family: Family) -> bool:
+    return bool(family.computed) and key.endswith(family.computed)
 
 
 def oracle_model(checkpoint: Checkpoint, config, state: dict[str, torch.Tensor]) -> torch.nn.Module:
@@ -545,7 +550,8 @@ def oracle_model(checkpoint: Checkpoint, config, state: dict[str, torch.Tensor])
     model = checkpoint.family.model(config).to(torch.float32).eval()
     missing, unexpected = model.load_state_dict(state, strict=False)
     expected_missing = ["lm_head.weight"] if config.tie_word_embeddings else []
-    assert list(missing) in ([], expected_missing) and not unexpected, (missing, unexpected)
+    missing = [key for key in missing if not is_computed(key, checkpoint.family)]
+    assert missing in ([], expected_missing) and not unexpected, (missing, unexpected)
     model.tie_weights()
     return model
 

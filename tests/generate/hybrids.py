@@ -12,6 +12,7 @@ from transformers.models.kimi_linear import modeling_kimi_linear
 from transformers.models.qwen3_5 import modeling_qwen3_5
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
 from transformers.models.qwen3_next import modeling_qwen3_next
+from transformers.models.qwen4_exp import modeling_qwen4_exp
 
 import parts
 import vocabulary
@@ -22,7 +23,7 @@ from weights import ONE_ADDED
 
 def compute_serially() -> None:
     """Makes transformers compute the delta rule token by token, for prompts too. Its form in chunks rounds differently."""
-    for module in (modeling_qwen3_next, modeling_qwen3_5, modeling_qwen3_5_moe):
+    for module in (modeling_qwen3_next, modeling_qwen3_5, modeling_qwen3_5_moe, modeling_qwen4_exp):
         module.torch_chunk_gated_delta_rule = module.torch_recurrent_gated_delta_rule
     for module in (modeling_kimi_linear, modeling_bailing_hybrid, modeling_glm5_next):
         module.chunk_kimi_delta_attention = module.recurrent_kimi_delta_attention
@@ -106,7 +107,8 @@ def write_delta_keys(writer: gguf.GGUFWriter, config) -> None:
     if writer.arch != gguf.MODEL_ARCH_NAMES[ARCH.QWEN3NEXT]:
         recurrent = [kind == "linear_attention" for kind in config.layer_types]
         writer.add_array(f"{writer.arch}.attention.recurrent_layers", recurrent)
-    writer.add_full_attention_interval(config.layer_types.index("full_attention") + 1)
+    attends = [kind != "linear_attention" for kind in config.layer_types]
+    writer.add_full_attention_interval(attends.index(True) + 1)
     writer.add_rope_dimension_count(int(config.head_dim * config.rope_parameters["partial_rotary_factor"]))
     if sections := config.rope_parameters.get("mrope_section"):
         writer.add_rope_dimension_sections([*sections, 0])

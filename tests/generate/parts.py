@@ -113,6 +113,10 @@ def latent(config) -> dict[str, Parts]:
     return {r"self_attn\.kv_b_proj\.weight": Parts(("attn_k_b.weight", "attn_v_b.weight"), into, back)}
 
 
+# Tensors of layers that files have outside of them.
+OUTSIDE = {"per_layer_token_embd.weight"}
+
+
 def find(rules: dict[str, Parts], key: str) -> Parts | None:
     """The rule for a tensor of transformers, with the names of its tensors in the file."""
     found = re.fullmatch(r"(?:model|gpt_neox|backbone|transformer)\.(?:layers|h|blocks)\.(\d+)\.(.+)", key)
@@ -121,6 +125,6 @@ def find(rules: dict[str, Parts], key: str) -> Parts | None:
     layer, rest = found.groups()
     for pattern, parts in rules.items():
         if re.fullmatch(pattern, rest) or re.fullmatch(pattern, f"{layer}.{rest}"):
-            names = tuple(f"blk.{layer}.{name}" for name in parts.names)
+            names = tuple(name if name in OUTSIDE else f"blk.{layer}.{name}" for name in parts.names)
             return Parts(names, parts.into_file, parts.out_of_file)
     return None

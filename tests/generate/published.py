@@ -246,6 +246,25 @@ def deepseek4_config(model: torch.nn.Module) -> dict:
                           original_max_position_embeddings=rotation["original_max_position_embeddings"]))  # fmt: skip
 
 
+def qwen4exp(model: torch.nn.Module) -> Published:
+    """The text of a model that also sees images, with the table of n-grams in parts and a layer that predicts one more token."""
+    weights = {}
+    for name, values in state_of(model).items():
+        name = name.replace("model.", "model.language_model.", 1)
+        if name.endswith("ngram_embedding.weight"):
+            for part, rows in enumerate(values.chunk(model.config.split_ngram_parts)):
+                weights[name.replace("weight", f"shard_{part}.weight")] = rows.clone()
+        else:
+            weights[name] = values
+    weights["mtp.layers.0.self_attn.q_norm.weight"] = torch.zeros(model.config.head_dim)
+    text = model.config.to_dict()
+    kinds = [kind.replace("indexed", "full") for kind in text["layer_types"]]
+    return weights, {
+        "model_type": "qwen4_exp", "text_config": text | dict(layer_types=kinds, mtp_num_hidden_layers=1),
+        "tie_word_embeddings": text["tie_word_embeddings"],
+    }  # fmt: skip
+
+
 def deepseek4(model: torch.nn.Module) -> Published:
     """The names of DeepSeek's own code."""
     return renamed_all(with_single_experts(state_of(model)), DEEPSEEK4_NAMES), deepseek4_config(model)
@@ -332,6 +351,7 @@ CHANGES: dict[str, Callable[[torch.nn.Module], Published]] = {
     "muse-glimmer": partial(text_of_images, model_type="muse_glimmer"),
     "glm5-next": glm5_next,
     "deepseek4": deepseek4,
+    "qwen4exp": qwen4exp,
     "minicpm": minicpm,
     "exaone": exaone,
     "internlm2": internlm2,

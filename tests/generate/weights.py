@@ -54,6 +54,9 @@ def tensor_gain(name: str, gain: dict[str, float]) -> float:
         return gain["query_key"]
     if name.endswith((".mlp.gate.weight", "router.weight", "router.gate.weight", ".mixer.gate.weight")):
         return 2.0
+    if re.search("input_mix_weight|block_inject_weight|ngram_embedding", name):
+        # Their outputs are divided by the number of streams, or are short.
+        return 4.0
     if name.endswith("modality_router.weight"):
         # Its input is scaled to length 1 / sqrt(fan-in).
         return 64.0

@@ -33,6 +33,13 @@ impl From<&[u32]> for Value {
     }
 }
 
+impl From<&[u64]> for Value {
+    fn from(values: &[u64]) -> Self {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+        Value::Array(Array { element: ValueType::U64, len: values.len(), bytes: bytes.into() })
+    }
+}
+
 impl From<&[f32]> for Value {
     fn from(values: &[f32]) -> Self {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();

@@ -1,6 +1,7 @@
 //! Tensors that are made from others of the file when they are first read.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use cuelight_shaders::quant::Format;
@@ -78,5 +79,13 @@ impl AsRef<[u8]> for Derived {
 impl Bytes for Derived {
     fn byte_len(&self) -> usize {
         self.byte_len
+    }
+
+    /// Those of tensors that are only joined.
+    fn pieces(&self, range: Range<usize>) -> Vec<SharedBytes> {
+        let is_joined = self.steps.iter().all(|step| matches!(step, Step::Reshape(_)));
+        let mapped = |part: &Part| if let Part::Mapped(bytes) = part { Some(bytes.clone()) } else { None };
+        let mapped = self.sources.iter().map(mapped).collect::<Option<Vec<_>>>();
+        mapped.filter(|_| is_joined && range == (0..self.byte_len)).unwrap_or_default()
     }
 }

@@ -82,6 +82,8 @@ pub enum HuggingFaceFault {
     TensorType { tensor: String, dtype: String },
     #[error("tensor {tensor:?} of type {dtype} must be of type I64 or I32 and give each logit a token of the model")]
     NoDistances { tensor: String, dtype: String },
+    #[error("tensor {tensor:?} of type {dtype} must be of type I64 and have no negative numbers")]
+    NoIntegers { tensor: String, dtype: String },
     #[error("tensor {tensor:?} has the shape {shape:?}, which is not possible for it in this model")]
     TensorShape { tensor: String, shape: Vec<usize> },
     #[error("tensor {tensor:?} is not known for model_type {model_type:?}")]

@@ -890,6 +890,18 @@ pub(super) const FAMILIES: &[Family] = &[
         defaults: ROTATES_QUARTER,
         ..PLAIN
     },
+    // Its layer that predicts one more token is not computed.
+    Family {
+        model_types: &["qwen4_exp_text", "qwen4_exp"],
+        architecture: "qwen4exp",
+        norms_lack_one: true,
+        names: &[QWEN4_EXP, QWEN3_5],
+        outside: QWEN4_EXP_OUTSIDE,
+        other_parts: &["mtp."],
+        defaults: ROTATES_QUARTER,
+        requires: &[("indexer_kv_heads", &[Number(1.0)])],
+        ..PLAIN
+    },
 ];
 
 impl Family {

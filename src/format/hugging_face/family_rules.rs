@@ -81,6 +81,36 @@ pub(super) const QWEN3_5: &[Rule] = &[
     ("linear_attn.out_proj", "ssm_out", &[Op::ValueHeads { axis: 1, after_keys: false }]),
 ];
 
+/// Residual streams with gates, an indexer of pools, and embeddings of n-grams, whose table is stored in parts.
+pub(super) const QWEN4_EXP: &[Rule] = &[
+    ("attn_hyper_connection.hc_norm", "hc_attn_norm", &[Op::Norm]),
+    ("attn_hyper_connection.input_mix_weight_down", "hc_attn_down", &[]),
+    ("attn_hyper_connection.input_mix_weight_up", "hc_attn_up", &[]),
+    ("attn_hyper_connection.block_inject_weight", "hc_attn_inject", &[]),
+    ("mlp_hyper_connection.hc_norm", "hc_ffn_norm", &[Op::Norm]),
+    ("mlp_hyper_connection.input_mix_weight_down", "hc_ffn_down", &[]),
+    ("mlp_hyper_connection.input_mix_weight_up", "hc_ffn_up", &[]),
+    ("mlp_hyper_connection.block_inject_weight", "hc_ffn_inject", &[]),
+    ("self_attn.indexer.index_qk_proj", "indexer.q_proj", &[Op::Ungroup { groups: Groups::Indexer, first: 0, end: 1 }]),
+    ("self_attn.indexer.index_qk_proj", "indexer.k_proj", &[Op::Ungroup { groups: Groups::Indexer, first: 1, end: 2 }]),
+    ("self_attn.indexer.q_layernorm", "indexer.q_norm", &[Op::Norm]),
+    ("self_attn.indexer.k_layernorm", "indexer.k_norm", &[Op::Norm]),
+    ("ple.key_proj", "ple_key", &[]),
+    ("ple.value_proj", "ple_value", &[]),
+    ("ple.norm_key", "ple_norm_key", &[Op::Norm]),
+    ("ple.norm_query", "ple_norm_query", &[Op::Norm]),
+    ("ple.norm_conv", "ple_norm_conv", &[Op::Norm]),
+    ("ple.conv1d", "ple_conv1d", &[]),
+    ("ple.ple_embedding.ngram_embedding.shard_*.weight", "/per_layer_token_embd.weight", &[Op::JoinOuter]),
+    ("ple.ple_embedding.ngram_embedding", "/per_layer_token_embd", &[]),
+];
+
+pub(super) const QWEN4_EXP_OUTSIDE: &[Rule] = &[
+    ("hyper_connection_mixer.hc_norm", "output_hc_norm", &[Op::Norm]),
+    ("hyper_connection_mixer.input_mix_weight_down", "output_hc_down", &[]),
+    ("hyper_connection_mixer.input_mix_weight_up", "output_hc_up", &[]),
+];
+
 pub(super) const BERT: &[Rule] = &[
     ("attention.self.query", "attn_q", &[]),
     ("attention.self.key", "attn_k", &[]),

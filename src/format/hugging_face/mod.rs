@@ -11,6 +11,7 @@
 //! - `origins`: the tensors as they are stored, and what becomes of each, for a copy of the directory
 //! - `described`: the config with what its family adds
 //! - [`keys`], [`rope`], `layer_sizes`, `half_layers`, `encoder_decoder`, `quantile`: from `config.json` to keys; `config`: its values as types
+//! - `ngrams`: models with embeddings of n-grams
 //! - `drafter`: draft models that compute with another model
 //! - `scalars`: tensors that become keys, and keys that become tensors
 //! - `adapter`: where adapters find a module's weight
@@ -43,6 +44,7 @@ mod layer_sizes;
 mod layout;
 mod ling_rules;
 mod names;
+mod ngrams;
 mod normal_float4;
 mod numbers;
 mod nvfp4;
@@ -156,6 +158,7 @@ impl Directory {
         denoising::add_keys(&mut keys, &generation)?;
         encoder_decoder::add_alignment_heads(&mut keys, &generation)?;
         drafter::add_keys(&mut keys, &files)?;
+        ngrams::add_keys(&mut keys, &files)?;
         let text = Text::read(path, &config, &generation, &mut small)?;
         answers::add((&mut keys, &mut entries), family, &text, sentence.answers)?;
         add_templates(&mut keys, &text, family.chat_template);

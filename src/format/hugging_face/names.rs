@@ -1,6 +1,7 @@
 //! From the names of tensors in a directory to those in GGUF files, as data.
 
 use super::family::Family;
+use super::ngrams::HASH;
 use super::rules::{Op, Rule};
 
 /// Tensors outside layers, in all families.
@@ -170,6 +171,10 @@ const COMPUTED: &[&str] = &[
     "embeddings.token_type_ids",
 ];
 
+fn is_computed(name: &str) -> bool {
+    COMPUTED.iter().chain(HASH.iter().map(|(end, _)| end)).any(|end| name.ends_with(end))
+}
+
 /// What a tensor of a directory becomes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fate {
@@ -209,7 +214,7 @@ pub(super) fn fate(family: &Family, layers: Layers<'_>, name: &str) -> Fate {
         return Fate::Targets(own);
     }
     let starts = |text: &str| OTHER_PARTS.iter().chain(family.other_parts).any(|part| text.starts_with(part));
-    if starts(name) || starts(short) || COMPUTED.iter().any(|end| name.ends_with(end)) {
+    if starts(name) || starts(short) || is_computed(name) {
         return Fate::Ignored;
     }
     if let Some((layer, inner)) = short.strip_prefix(CAUSAL_LAYERS).and_then(|rest| rest.split_once('.')) {
@@ -254,9 +259,12 @@ pub(super) fn fate(family: &Family, layers: Layers<'_>, name: &str) -> Fate {
     }
 }
 
-/// The targets of a name by the first table that has it, with `before` put before their names.
+/// The targets of a name by the first table that has it, with `before` put before their names unless they start with a slash.
 pub(super) fn targets(tables: &[&[Rule]], name: &str, before: &str) -> Vec<Target> {
-    let named = |(stored, expert, ops)| Target { name: format!("{before}{stored}"), expert, ops };
+    let named = |(stored, expert, ops): (String, Option<usize>, &'static [Op])| {
+        let outside = stored.strip_prefix('/').map(str::to_owned);
+        Target { name: outside.unwrap_or_else(|| format!("{before}{stored}")), expert, ops }
+    };
     let of_table = |table: &&[Rule]| table.iter().filter_map(|rule| applied(rule, name)).map(named).collect::<Vec<_>>();
     tables.iter().map(of_table).find(|found| !found.is_empty()).unwrap_or_default()
 }

@@ -4,6 +4,7 @@ use serde_json::Value as Json;
 
 /// A tensor of a directory and the tensor of a GGUF file that holds it.
 ///
+/// The second name is that of a tensor outside of layers if it starts with a slash.
 /// A name without an ending stands for the names with `.weight` and `.bias`, which stay. `*` is the number of an expert; the
 /// tensors of all experts are joined. Names of tensors in layers are those after `layers.N.`. A tensor with several rules is
 /// divided among several tensors.
@@ -69,6 +70,8 @@ pub(super) enum Groups {
     InTurn,
     /// For each key head of the gated delta rule, a query, a key, its values and their gates.
     Delta,
+    /// The queries of all heads of an indexer, then its key.
+    Indexer,
 }
 
 /// The first of the two axes that an axis is divided in.

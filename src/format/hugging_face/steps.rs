@@ -23,6 +23,8 @@ pub struct HeadCounts {
     pub delta_value: usize,
     /// The lengths of keys, without the rotated section, and of values that are computed from a latent vector.
     pub latent: [usize; 2],
+    /// The lengths of all queries of an indexer together, and of its key.
+    pub indexer: [usize; 2],
     /// Groups of a state space.
     pub state_groups: usize,
     /// Experts.
@@ -44,6 +46,10 @@ impl HeadCounts {
             rotated: rope::sectioned_length(config)?,
             delta_value: size("linear_value_head_dim")?,
             latent: [size("qk_nope_head_dim")?, size("v_head_dim")?],
+            indexer: [
+                size("indexer_n_heads")?.saturating_mul(size("indexer_head_dim")?),
+                size("indexer_head_dim")?,
+            ],
             state_groups: size("mamba_n_groups")?,
             experts: size("num_experts")?,
             encoder_rows: size("max_source_positions")?,
@@ -144,6 +150,7 @@ fn repeated(sections: &[(usize, f32)], rows: usize) -> Option<Vec<f32>> {
 /// The rows of some parts of groups.
 fn of_groups(groups: Groups, rows: usize, parts: [usize; 2], heads: &HeadCounts) -> Option<Vec<usize>> {
     match groups {
+        Groups::Indexer => ungrouped(rows, 1, &heads.indexer, parts),
         Groups::Latent => ungrouped(rows, heads.query, &heads.latent, parts),
         Groups::Fused => {
             let queries = heads.query.checked_div(heads.key)?;

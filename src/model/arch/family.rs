@@ -190,6 +190,8 @@ pub enum Norms {
     /// Before the mixer or the feed-forward: a layer has only one of them. Files give it 0 heads of keys and a feed-forward of
     /// length 0 where it has none.
     BeforeOnlyHalf,
+    /// None but those of the residual streams.
+    InStreams,
 }
 
 /// What the feed-forward reads.
@@ -269,6 +271,8 @@ impl FeedForward {
 pub enum Mixer {
     /// Groups of query heads share one head of keys and values.
     GroupedQueryAttention,
+    /// The same to pools of positions that an indexer selects. The key `attention.compress_ratios` has the positions of a pool.
+    SelectiveAttention,
     /// All heads share one latent vector, from which keys and values are computed.
     LatentAttention,
     /// Latent attention to positions that an indexer selects, in whose heads these two values form a rotated pair.
@@ -283,8 +287,8 @@ pub enum Mixer {
 pub enum Recurrent {
     /// There are none.
     Never,
-    /// The gated delta rule, with this key head for each value head.
-    GatedDelta(HeadOrder),
+    /// The gated delta rule, with this key head for each value head, and outputs times this function of their gates.
+    GatedDelta(HeadOrder, Activation),
     /// The gated delta rule with a decay for each key, which has as many heads as attention. The key `kda.gate_lower_bound` bounds
     /// the decays.
     KeyDelta,

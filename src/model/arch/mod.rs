@@ -91,6 +91,7 @@ mod qwen3moe;
 mod qwen3next;
 mod qwen3vl;
 mod qwen3vlmoe;
+mod qwen4exp;
 mod seed_oss;
 mod smollm3;
 mod stablelm;
@@ -187,6 +188,7 @@ pub const FAMILIES: &[&Family] = &[
     &qwen3next::FAMILY,
     &qwen35::FAMILY,
     &qwen35moe::FAMILY,
+    &qwen4exp::FAMILY,
     &kimi_linear::FAMILY,
     &lfm2::FAMILY,
     &lfm2moe::FAMILY,

@@ -2,7 +2,7 @@
 //!
 //! Source: Qwen Team 2025, "Qwen3-Next"; Yang et al. 2024, "Gated Delta Networks".
 
-use super::family::{AttentionSpec, AxesOrder, Family, Gate, HeadOrder, Norms, QkNorm, QkNormKind, Recurrent};
+use super::family::{Activation, AttentionSpec, AxesOrder, Family, Gate, HeadOrder, Norms, QkNorm, QkNormKind, Recurrent};
 
 pub(super) const FAMILY: Family = Family {
     architecture: "qwen35",
@@ -14,6 +14,6 @@ pub(super) const FAMILY: Family = Family {
         gate: Gate::InQuery,
         ..AttentionSpec::PLAIN
     },
-    recurrent: Recurrent::GatedDelta(HeadOrder::Tiled),
+    recurrent: Recurrent::GatedDelta(HeadOrder::Tiled, Activation::Silu),
     ..Family::PLAIN
 };

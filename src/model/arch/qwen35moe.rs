@@ -3,7 +3,7 @@
 //! Source: Qwen Team 2025, "Qwen3-Next"; Yang et al. 2024, "Gated Delta Networks".
 
 use super::family::{
-    AttentionSpec, AxesOrder, Family, Gate, HeadOrder, Norms, QkNorm, QkNormKind, Recurrent, RoutingSpec,
+    Activation, AttentionSpec, AxesOrder, Family, Gate, HeadOrder, Norms, QkNorm, QkNormKind, Recurrent, RoutingSpec,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -16,7 +16,7 @@ pub(super) const FAMILY: Family = Family {
         gate: Gate::InQuery,
         ..AttentionSpec::PLAIN
     },
-    recurrent: Recurrent::GatedDelta(HeadOrder::Tiled),
+    recurrent: Recurrent::GatedDelta(HeadOrder::Tiled, Activation::Silu),
     routing: Some(RoutingSpec::SOFTMAX),
     ..Family::PLAIN
 };

@@ -2,7 +2,7 @@
 //!
 //! Source: Qwen Team 2025, "Qwen3-Next"; Yang et al. 2024, "Gated Delta Networks".
 
-use super::family::{AttentionSpec, Family, Gate, HeadOrder, Norms, QkNorm, QkNormKind, Recurrent, RoutingSpec};
+use super::family::{Activation, AttentionSpec, Family, Gate, HeadOrder, Norms, QkNorm, QkNormKind, Recurrent, RoutingSpec};
 
 pub(super) const FAMILY: Family = Family {
     architecture: "qwen3next",
@@ -13,7 +13,7 @@ pub(super) const FAMILY: Family = Family {
         gate: Gate::InQuery,
         ..AttentionSpec::PLAIN
     },
-    recurrent: Recurrent::GatedDelta(HeadOrder::Grouped),
+    recurrent: Recurrent::GatedDelta(HeadOrder::Grouped, Activation::Silu),
     routing: Some(RoutingSpec::SOFTMAX),
     ..Family::PLAIN
 };

@@ -1,6 +1,7 @@
 //! The layers of a model, from the options of its family and the keys and tensors of its file.
 
 use super::keys::Keys;
+use super::pools::RATIOS;
 use crate::format::gguf::Value;
 use crate::model::arch::{Direction, ExpertPlacement, Family, FeedForward, Mixer, Norms, Residual};
 use crate::model::error::ModelError;
@@ -54,6 +55,7 @@ impl Keys<'_> {
         let (scale, yarn) =
             (self.optional_positive("attention.scale")?, self.yarn_score_scale(options.yarn_multiplier)?);
         let selections = self.position_selections(family.mixer, &heads)?;
+        let indexers = self.pool_indexers(family.mixer, (&heads, options.rope_pairs))?;
         let mut alignment_heads = self.alignment_heads(&heads, &windows)?;
         let of_layer = |layer: usize| {
             let (heads, rope) = (heads[layer], ropes[layer]);
@@ -65,7 +67,7 @@ impl Keys<'_> {
                 None => {}
             }
             let latent = match family.mixer {
-                Mixer::GroupedQueryAttention | Mixer::PooledAttention => None,
+                Mixer::GroupedQueryAttention | Mixer::SelectiveAttention | Mixer::PooledAttention => None,
                 Mixer::LatentAttention | Mixer::SelectiveLatentAttention(_) => Some(self.latent(heads)?),
             };
             let key_dim = latent.map_or(heads.head_dim, |latent| latent.key_dim + heads.rotary_dim);
@@ -85,6 +87,11 @@ impl Keys<'_> {
             if let Some(pool) = pools.get(layer) {
                 let sizes = self.pooled_sizes(layer, (heads, *pool))?;
                 return Ok(MixerSpec::PooledAttention(attention, sizes));
+            }
+            if family.mixer == Mixer::SelectiveAttention {
+                let without = || self.invalid(RATIOS, 0, format!("above 0 for layer {layer}, which attends"));
+                let indexer = indexers[layer].ok_or_else(without)?;
+                return Ok(MixerSpec::SelectiveAttention(attention, indexer));
             }
             Ok(match (latent, recurrent) {
                 (Some(sizes), _) => MixerSpec::LatentAttention(attention, sizes, selections[layer]),

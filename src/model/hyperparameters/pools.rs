@@ -10,7 +10,7 @@ use crate::model::layer::{EntryPools, Heads, Indexer, PooledSizes, RopeSpec};
 use crate::model::rope::RopeScaling;
 
 /// The key with the positions of a pool in each layer, 0 in layers without pools.
-const RATIOS: &str = "attention.compress_ratios";
+pub(super) const RATIOS: &str = "attention.compress_ratios";
 
 impl Keys<'_> {
     /// The sizes of a layer's attention to one key in a window and to entries of pools.

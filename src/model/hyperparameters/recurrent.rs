@@ -1,6 +1,7 @@
 //! The sizes of recurrent layers.
 
 use cuelight_shaders::gated_delta::{DecayForm, DeltaShape, HeadOrder};
+use cuelight_shaders::glu::Activation;
 use cuelight_shaders::selective_scan::ScanShape;
 use cuelight_shaders::state_space::SpaceShape;
 
@@ -10,7 +11,7 @@ use crate::model::error::ModelError;
 use crate::model::layer::{ConvLayer, DeltaLayer, MixerSpec, ScanLayer, SpaceLayer};
 
 /// Most rows that a convolution spans.
-const WIDEST_CONVOLUTION: usize = 64;
+pub(super) const WIDEST_CONVOLUTION: usize = 64;
 
 impl Keys<'_> {
     /// The mixer of a layer if it is recurrent.
@@ -24,14 +25,14 @@ impl Keys<'_> {
             Recurrent::Never => return Ok(None),
             Recurrent::ShortConv => "shortconv.conv.weight",
             Recurrent::KeyDelta => "ssm_conv1d_q.weight",
-            Recurrent::GatedDelta(_) | Recurrent::SelectiveScan | Recurrent::StateSpace => "ssm_conv1d.weight",
+            Recurrent::GatedDelta(..) | Recurrent::SelectiveScan | Recurrent::StateSpace => "ssm_conv1d.weight",
         };
         if !self.has_tensor(layer, conv) {
             return Ok(None);
         }
         Ok(match recurrent {
             Recurrent::Never => None,
-            Recurrent::GatedDelta(order) => Some(MixerSpec::GatedDelta(self.delta_layer(order)?)),
+            Recurrent::GatedDelta(order, gate) => Some(MixerSpec::GatedDelta(self.delta_layer(order, gate)?)),
             Recurrent::KeyDelta => Some(MixerSpec::KeyDelta(self.key_delta_layer(n_heads)?)),
             Recurrent::ShortConv => {
                 let width = self.conv_width("shortconv.l_cache")?;
@@ -73,7 +74,7 @@ impl Keys<'_> {
         Ok(SpaceLayer { shape, conv_width: self.conv_width("ssm.conv_kernel")? })
     }
 
-    fn delta_layer(&self, order: HeadOrder) -> Result<DeltaLayer, ModelError> {
+    fn delta_layer(&self, order: HeadOrder, gate: Activation) -> Result<DeltaLayer, ModelError> {
         let (key_dim, inner) = (self.size("ssm.state_size")?, self.size("ssm.inner_size")?);
         let (key_heads, value_heads) = (self.size("ssm.group_count")?, self.size("ssm.time_step_rank")?);
         if !value_heads.is_multiple_of(key_heads) {
@@ -83,7 +84,8 @@ impl Keys<'_> {
             return Err(self.invalid("ssm.inner_size", inner, format!("a multiple of {value_heads} value heads")));
         }
         let shape = DeltaShape { key_heads, value_heads, key_dim, value_dim: inner / value_heads, order };
-        Ok(DeltaLayer { shape, decays: DecayForm::Softplus, conv_width: self.conv_width("ssm.conv_kernel")? })
+        let conv_width = self.conv_width("ssm.conv_kernel")?;
+        Ok(DeltaLayer { shape, decays: DecayForm::Softplus, gate, conv_width })
     }
 
     /// A decay for each key: as many heads of keys as of values, of the same length.
@@ -91,7 +93,8 @@ impl Keys<'_> {
         let dim = self.size("kda.head_dim")?;
         let order = HeadOrder::Grouped;
         let shape = DeltaShape { key_heads: heads, value_heads: heads, key_dim: dim, value_dim: dim, order };
-        Ok(DeltaLayer { shape, decays: self.decays()?, conv_width: self.conv_width("ssm.conv_kernel")? })
+        let (decays, conv_width) = (self.decays()?, self.conv_width("ssm.conv_kernel")?);
+        Ok(DeltaLayer { shape, decays, gate: Activation::Sigmoid, conv_width })
     }
 
     /// How decays are computed: with the bound of the file, if it has one and does not say that it is unused.
@@ -105,7 +108,7 @@ impl Keys<'_> {
         }
     }
 
-    fn conv_width(&self, key: &str) -> Result<usize, ModelError> {
+    pub(super) fn conv_width(&self, key: &str) -> Result<usize, ModelError> {
         match self.size(key)? {
             width if width <= WIDEST_CONVOLUTION => Ok(width),
             width => Err(self.invalid(key, width, format!("at most {WIDEST_CONVOLUTION}"))),

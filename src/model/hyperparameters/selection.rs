@@ -1,7 +1,8 @@
 //! How each layer selects the positions to which it attends.
 
 use super::keys::Keys;
-use crate::model::arch::Mixer;
+use super::pools::RATIOS;
+use crate::model::arch::{Mixer, RopePairs};
 use crate::model::error::ModelError;
 use crate::model::layer::{Heads, Indexer, PositionSelection};
 
@@ -50,6 +51,32 @@ impl Keys<'_> {
             false => PositionSelection::OfEarlierLayer,
         };
         Ok(has_indexer.into_iter().map(|has_indexer| Some(selection(has_indexer))).collect())
+    }
+
+    /// The indexer of each layer that attends to pools of positions; none in other families.
+    pub(super) fn pool_indexers(
+        &self,
+        mixer: Mixer,
+        (heads, rope_pairs): (&[Heads], RopePairs),
+    ) -> Result<Vec<Option<Indexer>>, ModelError> {
+        const KEY_LENGTH: &str = "attention.indexer.key_length";
+        if mixer != Mixer::SelectiveAttention {
+            return Ok(vec![None; heads.len()]);
+        }
+        let (n_heads, head_dim) = (self.size("attention.indexer.head_count")?, self.size(KEY_LENGTH)?);
+        let top_k = self.size("attention.indexer.top_k")?;
+        if let Some(heads) = heads.iter().find(|heads| heads.rotary_dim > head_dim) {
+            let expected = format!("at least {} (the rotated values)", heads.rotary_dim);
+            return Err(self.invalid(KEY_LENGTH, head_dim, expected));
+        }
+        let indexer = |pool: usize| match pool {
+            0 => Ok(None),
+            pool if !top_k.is_multiple_of(pool) || pool > MOST_POOLED => {
+                Err(self.invalid(RATIOS, pool, format!("a divisor of {top_k} (attention.indexer.top_k), at most {MOST_POOLED}")))
+            }
+            pool => Ok(Some(Indexer { n_heads, head_dim, top_k, pool, rope_pairs })),
+        };
+        self.pool_lengths(heads.len())?.into_iter().map(indexer).collect()
     }
 
     /// Adjacent positions that are selected together.

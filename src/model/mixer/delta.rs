@@ -2,7 +2,7 @@
 
 use cuelight_shaders::causal_conv::CausalConv;
 use cuelight_shaders::gated_delta::GatedDelta;
-use cuelight_shaders::glu::{Activation, Glu};
+use cuelight_shaders::glu::Glu;
 use cuelight_shaders::heads::SplitHeads;
 
 use crate::graph::ValueId;
@@ -33,7 +33,7 @@ pub(super) fn gated_delta(
     let output = builder.graph.push_one(rule, &[mixed, decay, beta])?;
 
     let normed = builder.grouped_norm(&name("ssm_norm.weight"), shape.value_dim, output)?;
-    let gated = builder.graph.push_one(Glu::new(Activation::Silu), &[gate, normed])?;
+    let gated = builder.graph.push_one(Glu::new(sizes.gate), &[gate, normed])?;
     Ok(builder.linear(layer, &[("ssm_out", builder.h.hidden_size)], gated)?[0])
 }
 

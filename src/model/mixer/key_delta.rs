@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cuelight_shaders::causal_conv::CausalConv;
 use cuelight_shaders::gated_delta::{DecayForm, GatedDelta};
-use cuelight_shaders::glu::{Activation, Glu};
+use cuelight_shaders::glu::Glu;
 use cuelight_shaders::heads::JoinHeads;
 
 use crate::graph::ValueId;
@@ -39,7 +39,7 @@ pub(super) fn key_delta(
     let output = builder.graph.push_one(rule, &[mixed, decay, projected[2]])?;
 
     let normed = builder.grouped_norm(&name("ssm_norm.weight"), shape.value_dim, output)?;
-    let gated = builder.graph.push_one(Glu::new(Activation::Sigmoid), &[gate, normed])?;
+    let gated = builder.graph.push_one(Glu::new(sizes.gate), &[gate, normed])?;
     Ok(builder.linear(layer, &[("attn_output", builder.h.hidden_size)], gated)?[0])
 }
 

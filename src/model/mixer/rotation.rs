@@ -23,17 +23,26 @@ pub(super) fn rotate(
 /// As [`rotate`], with these pairs.
 pub(super) fn rotate_pairs(
     builder: &mut Builder<'_>,
-    (rope, rotary_dim): (RopeSpec, usize),
-    (head_dim, pairs): (usize, RopePairs),
+    rotation: (RopeSpec, usize),
+    head: (usize, RopePairs),
     values: &[ValueId],
 ) -> Result<Vec<ValueId>, BuildError> {
+    let op = rope_op(builder, rotation, head)?;
+    Ok(builder.graph.push(op, values)?)
+}
+
+/// The op that rotates heads of `head_dim` values with these pairs.
+pub(super) fn rope_op(
+    builder: &mut Builder<'_>,
+    (rope, rotary_dim): (RopeSpec, usize),
+    (head_dim, pairs): (usize, RopePairs),
+) -> Result<Rope, BuildError> {
     let factors = match rope.factors {
         Some(tensor) => Some(divisors(builder, tensor, rotary_dim / 2)?),
         None => None,
     };
     let frequencies = frequencies(rope.base, rotary_dim, rope.scaling, factors.as_deref());
-    let op = Rope::new(head_dim, pairs, frequencies.into(), rope.magnitude)?.with_axes(rope.axes);
-    Ok(builder.graph.push(op, values)?)
+    Ok(Rope::new(head_dim, pairs, frequencies.into(), rope.magnitude)?.with_axes(rope.axes))
 }
 
 /// The divisors of the frequencies of the first `pairs` pairs. Where layers rotate different numbers of values, the tensor is as

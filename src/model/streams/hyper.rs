@@ -11,11 +11,6 @@ use crate::graph::ValueId;
 use crate::model::builder::{BuildError, Builder};
 use crate::model::layer::HyperSizes;
 
-/// The streams of the embedding `x`: copies of it.
-pub(super) fn split(builder: &mut Builder<'_>, count: usize, x: ValueId) -> Result<ValueId, BuildError> {
-    Ok(builder.graph.push_one(MixStreams::new(1, vec![1.0; count].into())?, &[x])?)
-}
-
 /// What a half of a layer reads of the streams, and the coefficients with which it updates them. Its tensors start with `stem`.
 pub(super) fn read(
     builder: &mut Builder<'_>,
