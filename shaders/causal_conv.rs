@@ -50,11 +50,7 @@ impl CausalConv {
     ///
     /// # Errors
     /// As [`CausalConv::new`].
-    pub fn dilated(
-        weight: &[f32],
-        (width, dilation): (usize, usize),
-        part: StatePart,
-    ) -> Result<Self, ShapeError> {
+    pub fn dilated(weight: &[f32], (width, dilation): (usize, usize), part: StatePart) -> Result<Self, ShapeError> {
         let spanned = CausalConv::spanned((width, dilation));
         let mut spread = vec![0.0; weight.len() / width.max(1) * spanned];
         // The weights of the rows between are 0.

@@ -55,7 +55,8 @@ impl EmbedNgrams {
         const OP: &str = "embed_ngrams";
         let longest = hash.multipliers.len();
         if !(2..=LONGEST_NGRAM).contains(&longest) {
-            let (what, expected) = ("tokens of the longest n-gram".to_owned(), format!("between 2 and {LONGEST_NGRAM}"));
+            let (what, expected) =
+                ("tokens of the longest n-gram".to_owned(), format!("between 2 and {LONGEST_NGRAM}"));
             return Err(ShapeError::Mismatch { op: OP, what, found: longest, expected });
         }
         let remainder = hash.heads.len() % (longest - 1);
@@ -91,7 +92,8 @@ impl EmbedNgrams {
         let NgramHash { multipliers, heads, end } = &self.hash;
         let of_length = heads.len() / (multipliers.len() - 1);
         let mut tokens = context.tokens_until(*end, multipliers.len()).zip(multipliers);
-        let mut next = move || tokens.next().map_or(0, |(token, multiplier)| u64::from(token).wrapping_mul(*multiplier));
+        let mut next =
+            move || tokens.next().map_or(0, |(token, multiplier)| u64::from(token).wrapping_mul(*multiplier));
         let mut mixed = next();
         heads.chunks(of_length.max(1)).flat_map(move |of_length| {
             mixed ^= next();
@@ -245,11 +247,16 @@ fn hash_of(longest: usize, of_length: usize) -> NgramHash {
 /// The expected results: n-grams of two and three tokens that the end token cuts, in chunks, with checkpoints.
 #[must_use]
 pub fn cases() -> Vec<Case> {
-    [(3, 2, 48, Format::F16), (2, 3, 33, Format::F32), (3, 1, 64, Format::Q8_0)].map(case).into()
+    let in_blocks = Format::ALL.iter().copied().filter(|format| format.block_len() == 32).take(1);
+    let plain = [(3, 2, 48, Format::F16), (2, 3, 33, Format::F32)];
+    plain.into_iter().chain(in_blocks.map(|format| (3, 1, 64, format))).map(case).collect()
 }
 
 /// The tokens of a sequence: the end token twice, once at the start of a step.
 const TOKENS: [u32; 12] = [7, 90_001, 3, 5, 7, 7, 11, 3, 3, 5, 248_000, 2];
+
+/// The rows before a step, its rows, the slot before it and those after some of its rows.
+type Run = (usize, usize, u32, &'static [(usize, u32)]);
 
 fn case((longest, of_length, columns, format): (usize, usize, usize, Format)) -> Case {
     let hash = hash_of(longest, of_length);
@@ -258,8 +265,7 @@ fn case((longest, of_length, columns, format): (usize, usize, usize, Format)) ->
     let part = StatePart { layer: 1, start: 3, len: longest - 1 };
     let op = EmbedNgrams::new(&table, hash.clone(), part).expect("the shapes fit");
     let table = table.to_f32();
-    // Rows before the step, its rows, the slot before it and those after some of its rows.
-    let runs: [(usize, usize, u32, &[(usize, u32)]); 6] = [
+    let runs: [Run; 6] = [
         (0, 1, NO_SLOT, &[(1, 0)]),
         (1, 6, 0, &[(1, 1), (6, 0)]),
         (7, 5, 0, &[(5, 2)]),
@@ -267,7 +273,7 @@ fn case((longest, of_length, columns, format): (usize, usize, usize, Format)) ->
         (5, 7, 1, &[(7, 1)]),
         (0, 12, NO_SLOT, &[(12, 0)]),
     ];
-    let step = |(first, count, from, to): (usize, usize, u32, &[(usize, u32)])| {
+    let step = |(first, count, from, to): Run| {
         let mut state_to = vec![NO_SLOT; count];
         to.iter().for_each(|(rows, slot)| state_to[rows - 1] = *slot);
         let batch = CaseBatch {

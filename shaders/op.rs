@@ -96,8 +96,8 @@ pub trait Op: Any + Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// Whether the CPU computes the op before the others of a step, also in a model on another device, which takes its outputs. Such
-    /// an op has no inputs, and comes first in its graph.
+    /// Whether the CPU computes the op before the others of a step, also in a model on another device, which takes its outputs.
+    /// Such an op has no inputs, and comes first in its graph.
     fn runs_on_host(&self) -> bool {
         false
     }

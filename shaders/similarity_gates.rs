@@ -109,7 +109,7 @@ pub fn reference(a: &[f32], b: &[f32], count: usize) -> Vec<f64> {
 /// Values whose streams are similar to those of `a`, or opposite in every second stream, so that no product is close to 0.
 fn similar(a: &[f32], width: usize, noise: &[f32]) -> Vec<f32> {
     let value = |(index, (a, noise)): (usize, (&f32, &f32))| {
-        let similar = if index / width % 2 == 0 { *a } else { -a };
+        let similar = if (index / width).is_multiple_of(2) { *a } else { -a };
         similar + 0.125 * noise
     };
     a.iter().zip(noise).enumerate().map(value).collect()
@@ -158,7 +158,9 @@ mod tests {
 
     #[test]
     fn small_products_have_the_root_of_the_least_one() {
-        let gate = |product: f32| run(&SimilarityGates { count: 1 }, crate::cpu::Kernel::Scalar, 1, &[(&[product], 1), (&[1.0], 1)])[0][0];
+        let gate = |product: f32| {
+            run(&SimilarityGates { count: 1 }, crate::cpu::Kernel::Scalar, 1, &[(&[product], 1), (&[1.0], 1)])[0][0]
+        };
         assert_eq!(gate(0.0), 0.5);
         assert!((gate(1e-12) - 0.500_25).abs() < 1e-6 && (gate(-1e-12) - 0.499_75).abs() < 1e-6);
     }

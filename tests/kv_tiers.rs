@@ -319,8 +319,10 @@ async fn damaged_files_never_change_an_answer() {
 }
 
 /// Models with recurrent layers of each kind: the gated delta rule, short convolutions, Mamba 2 next to attention, Mamba 2
-/// alone, which has no keys and values, and layers that attend to entries of pools, of which the newest is state.
-const RECURRENT: [&str; 5] = ["qwen35.gguf", "lfm2.gguf", "granitehybrid.gguf", "mamba2.gguf", "deepseek4.gguf"];
+/// alone, which has no keys and values, layers that attend to entries of pools, of which the newest is state, and n-grams, of whose
+/// tokens the last are.
+const RECURRENT: [&str; 6] =
+    ["qwen35.gguf", "lfm2.gguf", "granitehybrid.gguf", "mamba2.gguf", "deepseek4.gguf", "qwen4exp.gguf"];
 
 fn recurrent(model: &'static str, chunk: usize) -> Case {
     Case { model, ..Case::cpu(KvType::F16, chunk) }
@@ -339,7 +341,7 @@ async fn next_messages(runtime: &Runtime, seeds: std::ops::Range<u64>) -> Vec<An
 
 #[tokio::test(flavor = "multi_thread")]
 async fn states_from_host_memory_give_the_same_bits_with_every_kind_of_recurrent_layer() {
-    for (model, chunk) in RECURRENT.into_iter().zip([512, 7, 1, 512, 7]) {
+    for (model, chunk) in RECURRENT.into_iter().zip([512, 7, 1, 512, 7, 1]) {
         let case = recurrent(model, chunk);
         let (expected, next) = {
             let runtime = case.start(false, KvStoreOptions::default()).await;

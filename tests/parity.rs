@@ -122,7 +122,7 @@ fn value_heads_in_the_order_of_the_other_family_are_far_from_transformers() {
 /// Selection matters in the prompts of its checkpoints: without it they are far from transformers.
 #[test]
 fn attention_to_all_positions_instead_of_selected_ones_is_far_from_transformers() {
-    for architecture in ["deepseek32", "glm-dsa"] {
+    for architecture in ["deepseek32", "glm-dsa", "qwen4exp"] {
         let checkpoints = Expected::all();
         let expected = checkpoints.iter().find(|expected| expected.model == format!("{architecture}.gguf")).unwrap();
         let mut bytes = std::fs::read(expected.path()).unwrap();
@@ -276,6 +276,7 @@ fn logits_have_the_same_bits_in_any_chunks_and_any_batch() {
         "deepseek32.gguf",
         "glm-dsa.gguf",
         "glm5-next.gguf",
+        "qwen4exp.gguf",
         "deepseek4.gguf",
         "llama4.gguf",
         "gemma3n.gguf",

@@ -104,9 +104,9 @@ fn a_third_of_the_checkpoints_agree_with_transformers() {
 
 #[test]
 fn attention_to_selected_positions_agrees_with_transformers() {
-    const MODELS: [&str; 4] = ["deepseek32.gguf", "glm-dsa.gguf", "glm5-next.gguf", "deepseek4.gguf"];
+    const MODELS: [&str; 5] = ["deepseek32.gguf", "glm-dsa.gguf", "glm5-next.gguf", "qwen4exp.gguf", "deepseek4.gguf"];
     let selects = |expected: &Expected| MODELS.contains(&expected.model.as_str());
-    agree_with_transformers(of_the_day(checkpoints().into_iter().filter(selects), 4).collect(), KvType::F32);
+    agree_with_transformers(of_the_day(checkpoints().into_iter().filter(selects), 5).collect(), KvType::F32);
 }
 
 fn agree_with_transformers(checkpoints: Vec<Expected>, kv_type: KvType) {
@@ -373,7 +373,7 @@ fn two_devices_that_share_the_layers_give_the_same_bits_as_one() {
     };
     // Two values cross between the layers of `gemma4-e` and `gemma3n`. In the last one, the second layer attends to the positions
     // that the first one has selected, so they stay together.
-    for model in ["gemma2.gguf", "qwen3next.gguf", "gemma4-e.gguf", "gemma3n.gguf", "glm-dsa.gguf"] {
+    for model in ["gemma2.gguf", "qwen3next.gguf", "gemma4-e.gguf", "gemma3n.gguf", "glm-dsa.gguf", "qwen4exp.gguf"] {
         let one = on(model, "vulkan:0", false);
         assert_same_bits(&on(model, "vulkan:0,vulkan:0", false), &one, "two devices");
         assert_same_bits(&on(model, "vulkan:0,vulkan:0", true), &one, "two devices, staged");

@@ -128,9 +128,7 @@ mod tests {
         let mut stage = stage();
         assert_eq!(stage.unit_bytes(), UnitBytes { block: 0, state: 5 });
         let (mut state, mut block) = ([0; 5], []);
-        stage
-            .read_units(&mut [(CacheUnit::State(0), &mut state), (CacheUnit::Block(0), &mut block)])
-            .unwrap();
+        stage.read_units(&mut [(CacheUnit::State(0), &mut state), (CacheUnit::Block(0), &mut block)]).unwrap();
         assert_eq!(state, [1, 2, 3, 4, 5]);
         stage.write_units(&[(CacheUnit::State(0), &[9, 8, 7, 6, 5])]).unwrap();
         stage.read_units(&mut [(CacheUnit::State(0), &mut state)]).unwrap();

@@ -207,7 +207,8 @@ impl ModelPart {
 /// The stage of ops on the CPU for another device. They read few bytes, so few threads are as fast as many.
 fn host_stage(ops: HostOps, options: &LoadOptions, limits: &EngineLimits) -> Result<CpuStage, LoadCancelled> {
     const MOST_THREADS: usize = 4;
-    let caches = (KvCache::empty(), StateCache::new(ops.states.iter().map(|state| state.recurrent_len), limits.state_slots));
+    let caches =
+        (KvCache::empty(), StateCache::new(ops.states.iter().map(|state| state.recurrent_len), limits.state_slots));
     let threads = options.threads.min(MOST_THREADS);
     let stage = CpuStage::new(vec![ops.graph], caches, options.kernel, threads, limits, &mut |_| Ok(()))?;
     Ok(if options.profile_ops { stage.with_profile() } else { stage })

@@ -99,7 +99,17 @@ impl<'a> Builder<'a> {
         let projections = Projections::new(adapters);
         let (weights, graph) = (Weights::new(checkpoint), Graph::default());
         let (norms, alignments) = (Vec::new(), Vec::new());
-        Builder { weights, graph, family, h, projections, norms, selected_positions: None, ngram_rows: None, alignments }
+        Builder {
+            weights,
+            graph,
+            family,
+            h,
+            projections,
+            norms,
+            selected_positions: None,
+            ngram_rows: None,
+            alignments,
+        }
     }
 
     /// A norm over the whole row with the weight of `name`, and for a layer norm its bias where the file has one.

@@ -105,7 +105,9 @@ pub enum ModelError {
         architecture: String,
     },
     /// The embeddings of rows were to be given to a model that computes with the tokens of all rows.
-    #[error("{file}: images and audio are not supported for the architecture {architecture:?}, which embeds n-grams of tokens")]
+    #[error(
+        "{file}: images and audio are not supported for the architecture {architecture:?}, which embeds n-grams of tokens"
+    )]
     NoMedia {
         /// The file.
         file: String,

@@ -117,6 +117,16 @@ pub enum MixerSpec {
 }
 
 impl MixerSpec {
+    /// Attention whose groups of query heads share one head of keys and values: to all positions, or to those that an indexer
+    /// selects.
+    #[must_use]
+    pub fn grouped(attention: AttentionLayer, indexer: Option<Indexer>) -> Self {
+        match indexer {
+            Some(indexer) => MixerSpec::SelectiveAttention(attention, indexer),
+            None => MixerSpec::Attention(attention),
+        }
+    }
+
     /// The attention of the mixer, if it attends.
     #[must_use]
     pub fn attention(&self) -> Option<&AttentionLayer> {

@@ -81,7 +81,8 @@ fn grouped_query_attention(
     };
     let selection = selected.map(|(_, selection)| selection);
     let op = Attention { sinks, selection, ..attention_op(builder, layer, attention, attention.kv_shape()) };
-    let inputs: Vec<ValueId> = [query, key, value].into_iter().chain(selected.map(|(positions, _)| positions)).collect();
+    let inputs: Vec<ValueId> =
+        [query, key, value].into_iter().chain(selected.map(|(positions, _)| positions)).collect();
     let attended = attend(builder, op, &inputs)?;
     let attended = match gate {
         Some((function, gate)) => gated(builder, function, [gate, attended])?,

@@ -34,8 +34,8 @@ pub(super) fn embed(builder: &mut Builder<'_>, takes_embeddings: bool) -> Result
     Ok(())
 }
 
-/// The streams `x` before a layer, with what it adds of n-grams: a value for all streams times a gate for each, and a convolution of
-/// it over rows.
+/// The streams `x` before a layer, with what it adds of n-grams: a value for all streams times a gate for each, and a convolution
+/// of it over rows.
 ///
 /// # Errors
 /// [`BuildError`] when a tensor is missing or has the wrong shape.

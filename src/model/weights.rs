@@ -97,7 +97,8 @@ impl<'a> Weights<'a> {
         Ok(weight)
     }
 
-    /// The matrix `name` with rows of `columns` values, of which single rows are read when they are needed. It does not count as memory.
+    /// The matrix `name` with rows of `columns` values, of which single rows are read when they are needed. It does not count as
+    /// memory.
     ///
     /// # Errors
     /// As [`Weights::matrix`].

@@ -69,6 +69,7 @@ fn add(file: GgufBuilder, shape: &Shape, name: &str, key: Key) -> GgufBuilder {
         Key::Number(number) => file.key(&name, number),
         Key::Flag(flag) => file.key(&name, flag),
         Key::Integers(integers) => file.key(&name, integers),
+        Key::Longs(numbers) => file.key(&name, numbers),
         Key::Flags(letters, wanted) => {
             file.key(&name, layers.map(|layer| letter(letters, layer) == Some(wanted)).collect::<Vec<bool>>())
         }

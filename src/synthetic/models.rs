@@ -4,7 +4,8 @@ use super::series::{
     DEEPSEEK_4_FLASH_KEYS, DEEPSEEK_4_FLASH_LAYERS, GEMMA_2, GEMMA_3, GEMMA_4, GEMMA_4_KEYS, GLM_5_FLASH_KEYS,
     GLM_5_FLASH_LAYERS, GPT_OSS, LFM_2, LFM_2_LAYERS, LFM_2_MOE_LAYERS, LFM_3_LAYERS, LING_3_KEYS, LING_3_LAYERS,
     LLAMA_3, NEMOTRON_2_LAYERS, NEMOTRON_3_LAYERS, NEMOTRON_3_TENSORS, NEMOTRON_H, QUERY_KEY_VALUE_BIASES, QWEN_2,
-    QWEN_3, QWEN_3_5, QWEN_3_MOE, SMOLLM_2, StateSpace, delta_keys, granite_4_keys, nemotron_keys, state_space_tensors,
+    QWEN_3, QWEN_3_5, QWEN_3_8_FLASH_KEYS, QWEN_3_8_FLASH_NGRAMS, QWEN_3_MOE, SMOLLM_2, StateSpace, delta_keys,
+    granite_4_keys, nemotron_keys, state_space_tensors,
 };
 use super::shape::{ExpertShape, Key, OptionalTensor, RopeStretch, Shape};
 use super::vocabulary::Vocabulary;
@@ -307,6 +308,24 @@ pub const MODELS: &[Shape] = &[
         experts: Some(ExpertShape { count: 256, used: 8, intermediate_size: 512, shared_size: 512 }),
         optional: &[QWEN_3_5.optional[0], OptionalTensor::new("ffn_gate_inp_shexp.weight")],
         keys: &delta_keys(16, 32),
+        tied: false,
+        ..QWEN_3_5
+    },
+    Shape {
+        name: "qwen3.8-flash-next",
+        title: "Qwen3.8 Flash Next",
+        architecture: "qwen4exp",
+        parameters: 176_943_899_520,
+        n_layers: 48,
+        hidden_size: 2560,
+        n_heads: 24,
+        experts: Some(ExpertShape { count: 512, used: 10, intermediate_size: 640, shared_size: 640 }),
+        optional: &[
+            QWEN_3_5.optional[0],
+            OptionalTensor::new("ffn_gate_inp_shexp.weight"),
+            OptionalTensor { rows: QWEN_3_8_FLASH_NGRAMS, ..OptionalTensor::new("per_layer_token_embd.weight") },
+        ],
+        keys: &QWEN_3_8_FLASH_KEYS,
         tied: false,
         ..QWEN_3_5
     },

@@ -246,6 +246,66 @@ pub(super) const DEEPSEEK_4_FLASH_KEYS: [(&str, Key); 18] = [
     ("swiglu_clamp_shexp", Key::Number(10.0)),
 ];
 
+/// `d` is a layer with the gated delta rule, `*` one of attention to pools.
+pub(super) const QWEN_3_8_FLASH_LAYERS: Letters = "ddd*";
+
+/// Rows of the table of n-grams.
+pub(super) const QWEN_3_8_FLASH_NGRAMS: usize = 320_001_536;
+
+pub(super) const QWEN_3_8_FLASH_KEYS: [(&str, Key); 22] = {
+    let [conv, state, inner, keys, values, interval, sections] = delta_keys(16, 48);
+    [
+        conv,
+        state,
+        inner,
+        keys,
+        values,
+        interval,
+        sections,
+        ("attention.compress_ratios", Key::Sizes(QWEN_3_8_FLASH_LAYERS, [('*', 4), ('d', 0)])),
+        ("attention.indexer.head_count", Key::Size(4)),
+        ("attention.indexer.key_length", Key::Size(128)),
+        ("attention.indexer.top_k", Key::Size(2048)),
+        ("hyper_connection.count", Key::Size(4)),
+        ("hyper_connection.low_rank", Key::Size(320)),
+        ("embedding_length_per_layer_input", Key::Size(160)),
+        ("ple.layers", Key::Integers(&[1])),
+        ("ple.ngram_size", Key::Size(3)),
+        ("ple.heads_per_ngram", Key::Size(8)),
+        ("ple.conv_kernel", Key::Size(4)),
+        ("ple.eos_token_id", Key::Size(248_044)),
+        ("ple.layer_multipliers", Key::Longs(&[23_703_573_157_769, 20_109_073_645_365, 8_052_911_324_071])),
+        (
+            "ple.head_offsets",
+            Key::Longs(&[
+                0,
+                20_000_003,
+                40_000_026,
+                60_000_059,
+                80_000_106,
+                100_000_165,
+                120_000_228,
+                140_000_297,
+                160_000_374,
+                180_000_455,
+                200_000_548,
+                220_000_655,
+                240_000_802,
+                260_000_955,
+                280_001_114,
+                300_001_275,
+            ]),
+        ),
+        (
+            "ple.head_vocab_sizes",
+            Key::Longs(&[
+                20_000_003, 20_000_023, 20_000_033, 20_000_047, 20_000_059, 20_000_063, 20_000_069, 20_000_077,
+                20_000_081, 20_000_093, 20_000_107, 20_000_147, 20_000_153, 20_000_159, 20_000_161, 20_000_171,
+            ]),
+        ),
+    ]
+};
+
 /// `M` is a layer with a state space, `*` one of attention, `-` one with a feed-forward, `E` one with experts.
 pub(super) const NEMOTRON_2_LAYERS: Letters = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-";
 pub(super) const NEMOTRON_3_LAYERS: Letters = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME";

@@ -126,6 +126,8 @@ pub enum Key {
     Flag(bool),
     /// Several integers.
     Integers(&'static [i32]),
+    /// Several large numbers.
+    Longs(&'static [u64]),
     /// A size for each layer: that of the layer's letter.
     Sizes(Letters, [(char, u32); 2]),
     /// A flag for each layer: whether the layer has this letter.

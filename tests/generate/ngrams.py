@@ -86,6 +86,6 @@ CHECKPOINTS: dict[str, Checkpoint] = {
             layer_types=["linear_attention", "indexed_attention"] * 2, output_gate_type="sigmoid", norm_topk_prob=True,
             hc_count=4, hc_lowrank=12, indexer_n_heads=16, indexer_kv_heads=1, indexer_head_dim=20, indexer_budget=16,
             indexer_compress_ratio=4, ple_layer_ids=[3], ple_embed_dim=32, ngram_size=3, heads_per_ngram=2,
-            ngram_vocab_size_base=97, split_ngram_parts=4, eos_token_id=2, pad_token_id=0,
-        ).items() if key != "intermediate_size"}),
+            ngram_vocab_size_base=97, split_ngram_parts=4, eos_token_id=112, pad_token_id=0,
+        ).items() if key != "intermediate_size"}, draw=2),
 }  # fmt: skip

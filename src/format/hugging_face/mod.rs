@@ -72,6 +72,7 @@ use std::path::{Path, PathBuf};
 
 use cuelight_shaders::quant::Format;
 use cuelight_shaders::weight::{SharedBytes, Weight};
+use serde_json::Value as Json;
 
 pub use adapter::{NoPlace, Place, layer_of, place};
 use described::Described;
@@ -88,6 +89,7 @@ use table::{Entry, Table, computed};
 pub use text::Text;
 
 use crate::format::gguf::{GGML_I32, GgufError, GgufFault, Metadata, TensorInfo, Value};
+use crate::format::safetensors::Safetensors;
 use crate::format::sampling;
 use crate::mapped_file::ModelFiles;
 use crate::sample::RecommendedSampling;
@@ -155,10 +157,7 @@ impl Directory {
         }
         let generation = small.json("generation_config.json")?.unwrap_or_default();
         let sampling = sampling::of_json(&path.join("generation_config.json"), &generation);
-        denoising::add_keys(&mut keys, &generation)?;
-        encoder_decoder::add_alignment_heads(&mut keys, &generation)?;
-        drafter::add_keys(&mut keys, &files)?;
-        ngrams::add_keys(&mut keys, &files)?;
+        add_keys_of_files(&mut keys, &generation, &files)?;
         let text = Text::read(path, &config, &generation, &mut small)?;
         answers::add((&mut keys, &mut entries), family, &text, sentence.answers)?;
         add_templates(&mut keys, &text, family.chat_template);
@@ -251,6 +250,14 @@ impl fmt::Debug for Directory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({} keys, {} tensors)", self.path.display(), self.metadata.len(), self.tensors.len())
     }
+}
+
+/// Adds the keys that follow from `generation_config.json` and from tensors.
+fn add_keys_of_files(keys: &mut Keys<'_>, generation: &Json, files: &Safetensors) -> Result<(), HuggingFaceError> {
+    denoising::add_keys(keys, generation)?;
+    encoder_decoder::add_alignment_heads(keys, generation)?;
+    drafter::add_keys(keys, files)?;
+    ngrams::add_keys(keys, files)
 }
 
 /// Adds the chat templates of a directory, or that of its family.

@@ -46,10 +46,7 @@ impl HeadCounts {
             rotated: rope::sectioned_length(config)?,
             delta_value: size("linear_value_head_dim")?,
             latent: [size("qk_nope_head_dim")?, size("v_head_dim")?],
-            indexer: [
-                size("indexer_n_heads")?.saturating_mul(size("indexer_head_dim")?),
-                size("indexer_head_dim")?,
-            ],
+            indexer: [size("indexer_n_heads")?.saturating_mul(size("indexer_head_dim")?), size("indexer_head_dim")?],
             state_groups: size("mamba_n_groups")?,
             experts: size("num_experts")?,
             encoder_rows: size("max_source_positions")?,

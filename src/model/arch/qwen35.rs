@@ -2,7 +2,9 @@
 //!
 //! Source: Qwen Team 2025, "Qwen3-Next"; Yang et al. 2024, "Gated Delta Networks".
 
-use super::family::{Activation, AttentionSpec, AxesOrder, Family, Gate, HeadOrder, Norms, QkNorm, QkNormKind, Recurrent};
+use super::family::{
+    Activation, AttentionSpec, AxesOrder, Family, Gate, HeadOrder, Norms, QkNorm, QkNormKind, Recurrent,
+};
 
 pub(super) const FAMILY: Family = Family {
     architecture: "qwen35",

@@ -1,5 +1,5 @@
-//! Qwen 3.8 Flash Next: the layers of `qwen35moe` between gated residual streams. Layers of attention select pools of positions, and
-//! one layer adds embeddings of n-grams.
+//! Qwen 3.8 Flash Next: the layers of `qwen35moe` between gated residual streams. Layers of attention select pools of positions,
+//! and one layer adds embeddings of n-grams.
 //!
 //! Source: Qwen Team 2026, "Qwen3.8-Flash-Next", and its reference code.
 

@@ -1,7 +1,6 @@
 //! The layers of a model, from the options of its family and the keys and tensors of its file.
 
 use super::keys::Keys;
-use super::pools::RATIOS;
 use crate::format::gguf::Value;
 use crate::model::arch::{Direction, ExpertPlacement, Family, FeedForward, Mixer, Norms, Residual};
 use crate::model::error::ModelError;
@@ -44,10 +43,7 @@ impl Keys<'_> {
         let heads = self.heads(hidden_size, options.unwindowed_rotary, &windows)?;
         let max_alibi_bias = self.max_alibi_bias(options.alibi, windows.len())?;
         let mut ropes = self.ropes(options, (&windows, max_alibi_bias.is_some()), context_tokens)?;
-        let pools = match family.mixer {
-            Mixer::PooledAttention => self.pool_lengths(windows.len())?,
-            _ => Vec::new(),
-        };
+        let pools = self.entry_pool_lengths(family.mixer, windows.len())?;
         if !pools.is_empty() {
             ropes = self.ropes_of_pools(ropes, &pools)?;
         }
@@ -88,15 +84,10 @@ impl Keys<'_> {
                 let sizes = self.pooled_sizes(layer, (heads, *pool))?;
                 return Ok(MixerSpec::PooledAttention(attention, sizes));
             }
-            if family.mixer == Mixer::SelectiveAttention {
-                let without = || self.invalid(RATIOS, 0, format!("above 0 for layer {layer}, which attends"));
-                let indexer = indexers[layer].ok_or_else(without)?;
-                return Ok(MixerSpec::SelectiveAttention(attention, indexer));
-            }
             Ok(match (latent, recurrent) {
                 (Some(sizes), _) => MixerSpec::LatentAttention(attention, sizes, selections[layer]),
                 (None, Some(MixerSpec::StateSpace(space))) => MixerSpec::AttentionNextToStateSpace(attention, space),
-                (None, _) => MixerSpec::Attention(attention),
+                (None, _) => MixerSpec::grouped(attention, indexers[layer]),
             })
         };
         (0..heads.len()).map(of_layer).collect()

@@ -37,7 +37,11 @@ impl Keys<'_> {
             return Err(self.missing("hyper_connection.count"));
         }
         if vocab_size >= MOST_TOKENS {
-            return Err(self.invalid(LAYERS, format!("not empty with {vocab_size} tokens"), "empty for so many"));
+            return Err(self.invalid(
+                LAYERS,
+                format!("not empty with {vocab_size} tokens"),
+                "empty for a vocabulary of this size",
+            ));
         }
         let (layer, hash) = (self.ngram_layer(layers)?, self.ngram_hash(vocab_size)?);
         let conv_width = self.conv_width("ple.conv_kernel")?;
@@ -53,9 +57,8 @@ impl Keys<'_> {
     /// The only layer that adds them, which is recurrent.
     fn ngram_layer(&self, layers: &[LayerSpec]) -> Result<usize, ModelError> {
         let listed = self.checkpoint.integers(&self.name(LAYERS))?;
-        let is_recurrent = |layer: &usize| {
-            layers.get(*layer).is_some_and(|layer| matches!(layer.mixer, MixerSpec::GatedDelta(_)))
-        };
+        let is_recurrent =
+            |layer: &usize| layers.get(*layer).is_some_and(|layer| matches!(layer.mixer, MixerSpec::GatedDelta(_)));
         match listed[..] {
             [layer] => usize::try_from(layer).ok().filter(is_recurrent),
             _ => None,

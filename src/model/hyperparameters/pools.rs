@@ -4,7 +4,7 @@ use cuelight_shaders::attention::KvShape;
 use cuelight_shaders::pool_rows::Overlap;
 
 use super::keys::Keys;
-use crate::model::arch::RopePairs;
+use crate::model::arch::{Mixer, RopePairs};
 use crate::model::error::ModelError;
 use crate::model::layer::{EntryPools, Heads, Indexer, PooledSizes, RopeSpec};
 use crate::model::rope::RopeScaling;
@@ -34,6 +34,11 @@ impl Keys<'_> {
             output_rank: self.size("attention.output_lora_rank")?,
             pools: if pool == 0 { None } else { Some(self.entry_pools(layer, (pool, head_dim, rotary_dim))?) },
         })
+    }
+
+    /// The positions of a pool with an entry in each layer; none in families without such pools.
+    pub(super) fn entry_pool_lengths(&self, mixer: Mixer, n_layers: usize) -> Result<Vec<usize>, ModelError> {
+        if mixer == Mixer::PooledAttention { self.pool_lengths(n_layers) } else { Ok(Vec::new()) }
     }
 
     /// The positions of a pool in each layer, 0 in layers without pools.

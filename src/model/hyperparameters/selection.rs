@@ -69,14 +69,18 @@ impl Keys<'_> {
             let expected = format!("at least {} (the rotated values)", heads.rotary_dim);
             return Err(self.invalid(KEY_LENGTH, head_dim, expected));
         }
-        let indexer = |pool: usize| match pool {
+        let indexer = |(layer, pool): (usize, usize)| match pool {
+            0 if self.has_tensor(layer, "indexer.q_proj.weight") => {
+                Err(self.invalid(RATIOS, 0, format!("above 0 for layer {layer}, which has an indexer")))
+            }
             0 => Ok(None),
             pool if !top_k.is_multiple_of(pool) || pool > MOST_POOLED => {
-                Err(self.invalid(RATIOS, pool, format!("a divisor of {top_k} (attention.indexer.top_k), at most {MOST_POOLED}")))
+                let expected = format!("a divisor of {top_k} (attention.indexer.top_k), at most {MOST_POOLED}");
+                Err(self.invalid(RATIOS, pool, expected))
             }
             pool => Ok(Some(Indexer { n_heads, head_dim, top_k, pool, rope_pairs })),
         };
-        self.pool_lengths(heads.len())?.into_iter().map(indexer).collect()
+        self.pool_lengths(heads.len())?.into_iter().enumerate().map(indexer).collect()
     }
 
     /// Adjacent positions that are selected together.

@@ -58,6 +58,11 @@ fn file(architecture: &str, keys: &[(&str, Stored)]) -> GgufBuilder {
         let router = |layer: u32| format!("blk.{layer}.ffn_gate_inp.weight");
         file = (0..4).fold(file, |file, layer| file.tensor_f32(&router(layer), &[64, 8], &[0.0; 512]));
     }
+    if keys.iter().any(|(key, _)| *key == "ple.conv_kernel") {
+        let conv = |layer: u32| format!("blk.{layer}.ssm_conv1d.weight");
+        file = [0, 2].iter().fold(file, |file, layer| file.tensor_f32(&conv(*layer), &[4, 8], &[0.0; 32]));
+        file = file.tensor_f32("blk.3.indexer.q_proj.weight", &[64, 1], &[0.0; 64]);
+    }
     for (key, value) in all {
         let key = format!("{architecture}.{key}");
         file = match value {
@@ -188,6 +193,81 @@ fn layers_select_pools_and_keep_the_newest_as_state() {
     // Some converters have another name.
     let other = read("glm5next", &pooled()).unwrap();
     assert_eq!(HyperParameters { architecture: h.architecture.clone(), ..other }, h);
+}
+
+/// The keys of gated streams, of attention to pools, and of n-grams. Every second layer is recurrent, as one of n-grams is.
+fn ngrams() -> Vec<(&'static str, Stored)> {
+    vec![
+        ("ssm.conv_kernel", Size(4)),
+        ("ssm.state_size", Size(8)),
+        ("ssm.inner_size", Size(32)),
+        ("ssm.group_count", Size(2)),
+        ("ssm.time_step_rank", Size(4)),
+        ("rope.dimension_count", Size(8)),
+        ("rope.dimension_sections", Sizes(vec![2, 1, 1, 0])),
+        ("hyper_connection.count", Size(4)),
+        ("hyper_connection.low_rank", Size(12)),
+        ("attention.compress_ratios", Sizes(vec![0, 4, 0, 4])),
+        ("attention.indexer.head_count", Size(2)),
+        ("attention.indexer.key_length", Size(20)),
+        ("attention.indexer.top_k", Size(16)),
+        ("embedding_length_per_layer_input", Size(6)),
+        ("ple.layers", Sizes(vec![2])),
+        ("ple.ngram_size", Size(3)),
+        ("ple.heads_per_ngram", Size(2)),
+        ("ple.conv_kernel", Size(4)),
+        ("ple.eos_token_id", Size(9)),
+        ("ple.layer_multipliers", Sizes(vec![11, 13, 17])),
+        ("ple.head_offsets", Sizes(vec![0, 5, 10, 15])),
+        ("ple.head_vocab_sizes", Sizes(vec![5, 5, 5, 5])),
+    ]
+}
+
+#[test]
+fn one_layer_adds_ngrams_whose_last_tokens_are_state() {
+    let h = read("qwen4exp", &ngrams()).unwrap();
+    let spec = h.ngrams.as_ref().unwrap();
+    assert_eq!((spec.layer, spec.columns, spec.conv(), &*spec.hash.multipliers), (2, 6, (4, 3), &[11, 13, 17][..]));
+    assert_eq!(spec.hash.heads, [(5, 0), (5, 5), (5, 10), (5, 15)]);
+    assert_eq!(h.streams.unwrap().connections, StreamConnections::Gated { low_rank: 12 });
+    // The table is that of n-grams.
+    assert_eq!(h.per_layer_input, None);
+    let MixerSpec::SelectiveAttention(_, indexer) = &h.layers[1].mixer else { panic!("it selects") };
+    assert_eq!((indexer.pool, indexer.top_k, indexer.rope_pairs), (4, 16, RopePairs::Halves));
+    let states = h.states();
+    // The convolution spans ten rows of all streams.
+    assert_eq!(states[2].recurrent_len - states[0].recurrent_len, 9 * 4 * 64);
+    assert_eq!((states[1].index, states[1].recurrent_len), (KvShape::index(20), 3 * 20));
+    assert_eq!((states.len(), states[4].recurrent_len), (5, 2));
+}
+
+#[test]
+fn impossible_ngrams_are_refused() {
+    for (name, value, expected) in [
+        ("ple.layers", Sizes(vec![1]), "one layer with the gated delta rule"),
+        ("ple.layers", Sizes(vec![0, 2]), "one layer with the gated delta rule"),
+        ("ple.layers", Sizes(vec![7]), "one layer with the gated delta rule"),
+        ("ple.ngram_size", Size(1), "between 2 and 16"),
+        ("ple.ngram_size", Size(17), "between 2 and 16"),
+        ("ple.heads_per_ngram", Size(4000), "at most 2048"),
+        ("ple.heads_per_ngram", Size(3), "6 numbers"),
+        ("ple.conv_kernel", Size(30), "at most 64"),
+        ("ple.eos_token_id", Size(10), "below 10"),
+        ("ple.layer_multipliers", Sizes(vec![11, 13]), "3 numbers"),
+        ("ple.head_vocab_sizes", Sizes(vec![5, 0, 5, 5]), "none below 1"),
+        ("ple.head_offsets", Absent, "ple.head_offsets"),
+        ("hyper_connection.count", Size(1), "between 2 and 8"),
+        ("hyper_connection.count", Absent, "hyper_connection.count"),
+        ("attention.compress_ratios", Sizes(vec![0, 5, 0, 5]), "a divisor of 16"),
+        ("attention.compress_ratios", Sizes(vec![0, 4, 0, 0]), "above 0 for layer 3"),
+        ("attention.compress_ratios", Absent, "attention.compress_ratios"),
+        ("attention.indexer.key_length", Size(6), "at least 8"),
+    ] {
+        let mut keys = ngrams();
+        keys.retain(|(other, _)| *other != name);
+        keys.push((name, value));
+        assert_refused("qwen4exp", &keys, &[expected]);
+    }
 }
 
 /// The keys of attention to entries of pools, in two of four layers.

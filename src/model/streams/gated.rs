@@ -1,5 +1,5 @@
-//! Streams of which each half of a layer reads the mean, normed and with a gate for each value, and to each of which it adds its output
-//! by a gate of the stream.
+//! Streams of which each half of a layer reads the mean, normed and with a gate for each value, and to each of which it adds its
+//! output by a gate of the stream.
 //!
 //! Source: Qwen Team 2026, "Qwen3.8-Flash-Next", and its reference code.
 
@@ -8,6 +8,7 @@ use cuelight_shaders::add::Add;
 use cuelight_shaders::glu::{Activation, Glu};
 use cuelight_shaders::matmul::Linear;
 use cuelight_shaders::mix_streams::MixStreams;
+use cuelight_shaders::op::ShapeError;
 use cuelight_shaders::scale::Scale;
 use cuelight_shaders::scale_columns::ScaleColumns;
 use cuelight_shaders::stream_gates::StreamGates;
@@ -17,7 +18,10 @@ use crate::model::builder::{BuildError, Builder};
 
 /// Each stream of `x`, normed, times its own weights in `tensor`.
 pub(super) fn norm(builder: &mut Builder<'_>, tensor: &str, x: ValueId) -> Result<ValueId, BuildError> {
-    let weight = builder.weights.flattened(tensor, 1, builder.graph.width(x))?.to_f32();
+    let (columns, stored) = (builder.graph.width(x), builder.weights.rows(tensor).unwrap_or(1).max(1));
+    // Files have them as one vector, or as a row for each stream.
+    let weight = builder.weights.matrix(tensor, stored, columns / stored)?.to_f32();
+    ShapeError::check("scale_columns", format!("weights of {tensor:?}"), weight.len(), columns)?;
     let normed = builder.norm_by(vec![1.0; builder.h.hidden_size].into(), x)?;
     Ok(builder.graph.push_one(ScaleColumns::new(weight.into()), &[normed])?)
 }
