@@ -57,7 +57,7 @@ impl Role {
 }
 
 /// Parts of the names of matrices that keep their format: small, or sensitive to rounding.
-const KEPT: [&str; 15] = [
+const KEPT: [&str; 20] = [
     "_norm.weight",
     "ffn_gate_inp",
     "ssm_conv1d",
@@ -67,10 +67,16 @@ const KEPT: [&str; 15] = [
     "per_layer_model_proj",
     // The coefficients of residual streams, and a residual of low rank.
     "altup",
-    "hc_attn_",
-    "hc_ffn_",
-    "output_hc_",
+    "hc_attn_fn",
+    "hc_ffn_fn",
+    "output_hc_fn",
+    "hc_attn_inject",
+    "hc_ffn_inject",
     "laurel",
+    // A convolution of few rows, and an indexer.
+    "ple_conv1d",
+    "indexer.q_proj",
+    "indexer.k_proj",
     // The keys and the entries of pools.
     "indexer_compressor_",
     "attn_compressor_",

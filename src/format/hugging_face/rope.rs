@@ -118,7 +118,9 @@ impl Keys<'_> {
             self.rotary_lengths(family.rotated_parts)?;
         }
         if let Some(sections) = all.sections()? {
-            self.add("rope.dimension_sections", &sections[..]);
+            // llama.cpp reads four.
+            let padded: Vec<u32> = sections.into_iter().chain(std::iter::repeat(0)).take(4).collect();
+            self.add("rope.dimension_sections", &padded[..]);
         }
         match all.kind() {
             "default" | "llama3" | "proportional" | "mrope" => Ok(()),
