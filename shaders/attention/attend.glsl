@@ -11,13 +11,13 @@ layout(push_constant, scalar) uniform Push {
     Step step;
     uint64_t sinks;        // 0: none
     uint64_t slopes;       // 0: none
-    uint64_t selected;     // 0: none; else ascending positions of each row
+    uint64_t selected;     // 0: none; else ascending positions of each list
     uint n_heads;
     uint n_kv_heads;
     uint window;           // its positions
     uint kind_of_window;   // 0: none; else see runs.glsl
     uint max_pieces;       // of a row, with SPLIT
-    uint most_selected;    // positions of a row; 0: all
+    uint most_selected;    // positions of a list; 0: all
     float scale;
     float cap;             // 0: none
 };

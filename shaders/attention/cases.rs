@@ -79,12 +79,15 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Attention to selected positions only.
-fn selected_forms() -> [Attention; 4] {
+fn selected_forms() -> [Attention; 7] {
     [
         with_selection(of_shape(KvShape::latent(48, 40), 6, None, None), Selection::new(100, 1)),
         with_selection(with_sinks(of_shape(KvShape::latent(576, 512), 18, None, Some(30.0))), Selection::new(300, 1)),
         with_selection(shaped(40, 2, 3, None, None), Selection::new(20, 1)),
         with_selection(of_shape(KvShape::latent(40, 40), 5, None, None), Selection::new(96, 16)),
+        with_selection(shaped(64, 2, 4, None, None), Selection::with_last(3, 32, 1, 2)),
+        with_selection(with_sinks(shaped(40, 4, 2, None, Some(30.0))), Selection::with_last(2, 9, 2, 2)),
+        with_selection(shaped(16, 3, 18, None, None), Selection::with_last(2, 128, 1, 3)),
     ]
 }
 
@@ -275,10 +278,15 @@ pub(super) fn with_selection(attention: Attention, selection: Selection) -> Atte
     Attention { selection: Some(selection), ..attention }
 }
 
-/// The selected positions of a row, ascending: random ones.
-fn selected_of(selection: Selection, position: usize) -> Vec<usize> {
+/// The lists of selected positions of a row, each ascending: random ones.
+fn selected_of(selection: Selection, position: usize) -> Vec<Vec<usize>> {
+    (0..selection.lists).map(|list| list_of(selection, position, list)).collect()
+}
+
+/// One of the lists of a row.
+fn list_of(selection: Selection, position: usize, list: usize) -> Vec<usize> {
     let seen = (position + 1) / selection.entry_pool().max(1);
-    let order = random::activations(seen, position as u64);
+    let order = random::activations(seen, (position + (list << 32)) as u64);
     let mut selected: Vec<usize> = (0..seen).collect();
     selected.sort_by(|a, b| order[*a].total_cmp(&order[*b]));
     selected.truncate(selection.count(position + 1));
@@ -300,7 +308,9 @@ fn case(sequences: &Sequences, kv_type: KvType, tolerance: f64, steps: &[Ranges]
         (false, EachOther::FromWindow) => ", each other from the window on",
         (false, EachOther::Before) => ", never each other",
     };
-    let selected = selection.map_or(String::new(), |Selection { pool, .. }| format!(", selected by {pool}"));
+    let selected = selection.map_or(String::new(), |Selection { pool, lists, unit, .. }| {
+        format!(", selected by {pool} in {lists} lists of {unit:?}")
+    });
     let name = format!(
         "{kv_type}, {n_heads}/{n_kv_heads} heads of {key_dim}/{value_dim}{form}{pools}, window {window:?}, cap {softcap:?}{sinks}{slopes}{later}{selected}"
     );
@@ -435,8 +445,11 @@ impl Sequences {
         }
         if let Some(selection) = self.attention.selection {
             let of_row = |position: usize| {
-                let selected = selected_of(selection, position).into_iter().map(|position| position as f32);
-                selected.chain(std::iter::repeat(0.0)).take(selection.most).collect::<Vec<_>>()
+                let padded = |list: Vec<usize>| {
+                    let selected = list.into_iter().map(|position| position as f32);
+                    selected.chain(std::iter::repeat(0.0)).take(selection.most)
+                };
+                selected_of(selection, position).into_iter().flat_map(padded).collect::<Vec<_>>()
             };
             inputs.push(ranges.iter().flat_map(|(_, range)| range.clone().flat_map(of_row)).collect());
         }
@@ -454,7 +467,7 @@ impl Sequences {
     pub fn reference_of(&self, sequence: usize, position: usize, visible: Range<usize>) -> Vec<f64> {
         let values = [&self.query[sequence], &self.key[sequence], &self.value[sequence]];
         let visible: Vec<Cell> = visible.map(|position| Cell { position, is_entry: false }).collect();
-        reference::attend_to(&self.attention, position, &visible, values.map(Vec::as_slice))
+        reference::attend_to(&self.attention, position, &[visible], values.map(Vec::as_slice))
     }
 
     /// Replaces the expected outputs of the rows from `first` on, which see this of each other. Those of some rows are computed.

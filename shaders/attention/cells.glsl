@@ -3,6 +3,8 @@
 //
 // The including shader declares SELECTED, the push constants of `attention/attend.glsl`, and the row.
 
+layout(constant_id = 13) const uint LISTS = 1; // of a row: as many groups of heads have lists of selected positions of their own
+
 const bool LISTS_CELLS = SELECTED > 0 || POOL > 0;
 
 // Marks the slot of an entry.
@@ -15,12 +17,17 @@ struct Cell {
     bool is_entry;
 };
 
+// The number of the list of selected positions of the row and its heads.
+uint own_list() {
+    return LISTS == 1 ? row : row * LISTS + kv_head * LISTS / n_kv_heads;
+}
+
 // The cell at `index` of those that the row sees.
 Cell cell_at(uint index) {
     uint entries = count_entries(own_position + 1);
     bool is_entry = index < entries;
     bool is_listed = SELECTED > 0 && (POOL == 0 || is_entry);
-    uint listed = is_listed ? uint(Floats(selected).at[row * most_selected + index]) : index;
+    uint listed = is_listed ? uint(Floats(selected).at[own_list() * most_selected + index]) : index;
     if (POOL == 0) return Cell(listed, false);
     if (is_entry) return Cell((listed + 1) * POOL - 1, true);
     return Cell(window_start + index - entries, false);

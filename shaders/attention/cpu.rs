@@ -121,7 +121,7 @@ struct View<'a> {
     query: &'a [f32],
     /// Whether rows see cells that are not adjacent.
     lists_cells: bool,
-    /// [rows, the most positions or pools of a row], if a row does not see all of them
+    /// [rows, lists, the most positions or pools of a list], if a row does not see all of them
     selected: Option<&'a [f32]>,
     /// [rows, n_heads * value_dim]
     output: &'a SharedMut<'a, f32>,
@@ -158,8 +158,9 @@ impl<'a> View<'a> {
             query: self.query,
             lists_cells: self.lists_cells,
             selected: self.selected.map(|selected| {
-                let most = selected.len() / self.batch.rows();
-                &selected[rows.start * most..][..most]
+                let lists = self.attention.selection.map_or(1, |selection| selection.lists);
+                let most = selected.len() / (self.batch.rows() * lists);
+                &selected[(rows.start * lists + self.attention.list(kv_head, lists)) * most..][..most]
             }),
             kv_head,
             first_row: rows.start,

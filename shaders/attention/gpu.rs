@@ -512,14 +512,22 @@ impl<'a> Run<'a> {
     /// The dispatches that compute each row by itself, and merge the pieces if contexts are split.
     fn rows(&self, rows: Rows) -> impl Iterator<Item = Dispatch> {
         let division = self.divide(rows.most());
-        let selects = self.attention.selects(self.args.context_tokens).map_or(0, |selection| word(selection.pool));
         let (module, lanes) = match self.args.deterministic {
             true => (Module::AttentionAttend, self.lanes()),
             false => (Module::AttentionAttendRow, ROW_LANES as u32),
         };
-        let constants = vec![(0, lanes), (1, division.heads as u32), (6, selects), rows.constant()];
+        let mut constants = vec![(0, lanes), (1, division.heads as u32), rows.constant()];
+        constants.extend(self.selection_constants());
         let attend = self.dispatch(module, &division, constants, [division.tiles, rows.most()]);
         [attend].into_iter().chain(self.merge(&division, rows))
+    }
+
+    /// The specialization constants of `attention/selection.glsl` and of `attention/cells.glsl`.
+    fn selection_constants(&self) -> [(u32, u32); 3] {
+        let selection = self.attention.selects(self.args.context_tokens);
+        let pool = selection.map_or(0, |selection| word(selection.pool));
+        let has_own_pool = selection.is_some_and(|selection| selection.has_own_pool());
+        [(6, pool), (12, u32::from(has_own_pool)), (13, selection.map_or(1, |selection| word(selection.lists)))]
     }
 
     /// The dispatch that computes rows in tiles: all rows, or all except those alone in their sequence.
@@ -606,8 +614,8 @@ impl<'a> Run<'a> {
             .size(kind_of_window)
             .size(division.pieces)
             .size(attention.selects(args.context_tokens).map_or(0, |selection| selection.most));
-        let selects = attention.selects(args.context_tokens).map_or(0, |selection| word(selection.pool));
-        let mut constants = vec![(0, args.device.subgroup_size), (6, selects), rows.constant(), division.constant()];
+        let mut constants = vec![(0, args.device.subgroup_size), rows.constant(), division.constant()];
+        constants.extend(self.selection_constants());
         constants.extend(later_constants(attention));
         constants.extend(head_constants(attention.kv, args.kv.kv_type));
         division.split.then(|| Dispatch {

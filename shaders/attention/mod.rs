@@ -123,7 +123,7 @@ struct RowsInStep {
 ///   value [rows, n_kv_heads * value_dim]; output [rows, n_heads * value_dim].
 /// - With selected positions, a row sees only those: the last input has them, ascending, as many as [`Selection::count`] says
 ///   ([`SelectPositions`](crate::select_positions::SelectPositions)). The softmax then proceeds over them in the
-///   same pieces, as if they were adjacent.
+///   same pieces, as if they were adjacent. KV heads may be divided into groups with a list of positions each.
 /// - With pools, a row sees an entry of each whole pool of positions up to its own, or of the selected pools, and then the positions
 ///   of its window. The entries are an input in the place of values, [rows, key_dim]; those of the last rows of pools are stored.
 /// - A step may mix prefill chunks and decode rows. A row sees the rows of its own sequence in the same step.
@@ -159,7 +159,8 @@ pub struct Attention {
     pub sinks: Option<Arc<[f32]>>,
     /// How much the scores of each query head fall with each position between row and key, `[n_heads]`.
     pub slopes: Option<Arc<[f32]>>,
-    /// If rows see only selected positions, or entries of selected pools, how many. The last input is as wide as the most of a row.
+    /// If rows see only selected positions, or entries of selected pools, how many. The last input is as wide as the most of all lists
+    /// of a row, whose number divides `n_kv_heads`.
     pub selection: Option<Selection>,
 }
 
@@ -204,6 +205,9 @@ impl Attention {
             ShapeError::check("attention", "number of other limits of selected positions", count, 0)?;
             let of_selection = self.selection.map_or(pool, |selection| selection.entry_pool());
             ShapeError::check("attention", "positions of a selected pool with an entry", of_selection, pool)?;
+            let lists = self.selection.map_or(1, |selection| selection.lists);
+            let rest = n_kv_heads.checked_rem(lists).unwrap_or(n_kv_heads);
+            ShapeError::check("attention", format!("{n_kv_heads} kv heads modulo {lists} lists"), rest, 0)?;
         }
         for (what, of_heads) in [("number of sinks", &self.sinks), ("number of slopes", &self.slopes)] {
             let found = of_heads.as_ref().map_or(self.n_heads, |values| values.len());
@@ -215,6 +219,11 @@ impl Attention {
     /// The number of query heads that share a KV head.
     fn group(&self) -> usize {
         self.n_heads / self.kv.n_kv_heads
+    }
+
+    /// The list of selected positions that a KV head reads, of the `lists` of a row.
+    fn list(&self, kv_head: usize, lists: usize) -> usize {
+        kv_head * lists / self.kv.n_kv_heads
     }
 
     /// The selection, if some row of sequences up to this length does not see all of its positions. Otherwise the selected

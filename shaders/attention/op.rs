@@ -20,7 +20,7 @@ impl Op for Attention {
         ShapeError::check(self.name(), "number of inputs", inputs.len(), expected)?;
         let (inputs, selected) = inputs.split_at(1 + stored);
         if let (Some(selection), Some(&selected)) = (self.selection, selected.first()) {
-            ShapeError::check(self.name(), "width of the selected positions", selected, selection.most)?;
+            ShapeError::check(self.name(), "width of the selected positions", selected, selection.width())?;
         }
         ShapeError::check(self.name(), "width of the query", inputs[0], self.n_heads * self.kv.key_dim)?;
         if let Some(&key) = inputs.get(1) {

@@ -8,11 +8,11 @@ use crate::op::Sight;
 ///
 /// `query` is [positions, n_heads * key_dim], `key` and `value` [positions, n_kv_heads * their dim] of one sequence;
 /// `value` is not read where values are part of the keys, and has entries where there are pools. If the attention is to selected
-/// positions or pools, these are `selected`.
+/// positions or pools, these are the lists of `selected`.
 #[must_use]
 pub fn attend(
     attention: &Attention,
-    (position, selected): (usize, Option<&[usize]>),
+    (position, selected): (usize, Option<&[Vec<usize>]>),
     query: &[f32],
     key: &[f32],
     value: &[f32],
@@ -21,33 +21,40 @@ pub fn attend(
     let pool = attention.kv.pool;
     let entry = |index: usize| Cell { position: (index + 1) * pool - 1, is_entry: true };
     let of_position = |position: usize| Cell { position, is_entry: false };
-    let visible: Vec<Cell> = match selected {
-        Some(selected) if pool == 0 => selected.iter().copied().map(of_position).collect(),
-        None if pool == 0 => {
-            let rows = RowsInStep { sight: Sight::Before, start: position, end };
-            attention.visible(position, rows).map(of_position).collect()
+    let visible = |selected: Option<&Vec<usize>>| -> Vec<Cell> {
+        match selected {
+            Some(selected) if pool == 0 => selected.iter().copied().map(of_position).collect(),
+            None if pool == 0 => {
+                let rows = RowsInStep { sight: Sight::Before, start: position, end };
+                attention.visible(position, rows).map(of_position).collect()
+            }
+            selected => {
+                let all = || (0..(position + 1) / pool).collect();
+                let entries = selected.cloned().unwrap_or_else(all);
+                let window = attention.first_visible(position)..position + 1;
+                entries.into_iter().map(entry).chain(window.map(of_position)).collect()
+            }
         }
-        selected => {
-            let all = || (0..(position + 1) / pool).collect();
-            let entries = selected.map_or_else(all, <[usize]>::to_vec);
-            let window = attention.first_visible(position)..position + 1;
-            entries.into_iter().map(entry).chain(window.map(of_position)).collect()
-        }
+    };
+    let visible: Vec<Vec<Cell>> = match selected {
+        Some(lists) => lists.iter().map(|list| visible(Some(list))).collect(),
+        None => vec![visible(None)],
     };
     attend_to(attention, position, &visible, [query, key, value])
 }
 
-/// The output of a row that sees these cells, as [`attend`].
+/// The output of a row whose heads, in as many groups of adjacent ones, see these cells, as [`attend`].
 pub(super) fn attend_to(
     attention: &Attention,
     position: usize,
-    visible: &[Cell],
+    visible: &[Vec<Cell>],
     [query, key, value]: [&[f32]; 3],
 ) -> Vec<f64> {
     let Attention { n_heads, kv: KvShape { n_kv_heads, key_dim, value_dim, values_in_keys, .. }, .. } = *attention;
     let mut output = Vec::with_capacity(n_heads * value_dim);
     for head in 0..n_heads {
         let kv_head = head / (n_heads / n_kv_heads);
+        let visible = &visible[kv_head * visible.len() / n_kv_heads];
         let q = &query[(position * n_heads + head) * key_dim..][..key_dim];
         let key_of = |cell: Cell| {
             let keys = if cell.is_entry { value } else { key };

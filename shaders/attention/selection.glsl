@@ -4,10 +4,12 @@
 
 #include <attention/pools.glsl>
 
+layout(constant_id = 12) const uint OWN_POOL = 0; // 1: the pool of a row is selected in any case, whole or not
+
 // How many a row that sees the first `seen` positions sees of them.
 uint count_visible(uint seen) {
     if (SELECTED == 0 || seen <= most_selected) return seen;
-    return most_selected + 1 - SELECTED + seen % max(SELECTED, 1);
+    return most_selected + 1 - SELECTED + (seen - OWN_POOL) % max(SELECTED, 1);
 }
 
 // The entries of pools that a row sees whose position is the last of the first `seen` ones.

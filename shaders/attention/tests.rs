@@ -148,12 +148,15 @@ proptest! {
     #[test]
     fn attention_to_selected_positions_agrees_with_the_reference_in_any_chunks_split_or_whole(
         group in 1usize..20, head_dim in prop::sample::select(&[16usize, 24, 130]), in_keys: bool, most in 1usize..400,
-        pool in prop::sample::select(&[1usize, 4, 16]),
+        pool in prop::sample::select(&[1usize, 4, 16]), with_last: bool,
         len in 2usize..600, cut in 1usize..599, kv_type in prop::sample::select(KvType::ALL), seed: u64,
     ) {
         let cut = cut.min(len - 1).max(len.saturating_sub(40));
         let shape = if in_keys { KvShape::latent(head_dim + 8, head_dim) } else { KvShape::grouped(2, head_dim) };
-        let selection = Selection::new(most.next_multiple_of(pool), pool);
+        let selection = match with_last {
+            true => Selection::with_last(most.div_ceil(pool), pool, 1, shape.n_kv_heads),
+            false => Selection::new(most.next_multiple_of(pool), pool),
+        };
         let (most, attention) = (selection.most, with_selection(with_sinks(of_shape(shape, group, None, None)), selection));
         for kernel in supported_kernels() {
             let world = World::new(attention.clone(), &[len, 20], kv_type, seed);
@@ -260,6 +263,14 @@ fn selected_positions_are_an_input_and_the_only_limit() {
     let windowed =
         with_selection(shaped(8, 2, 2, Some(5), None), Selection::new(7, 1)).checked().unwrap_err().to_string();
     assert_eq!(windowed, "attention: number of other limits of selected positions is 1, but must be 0");
+}
+
+#[test]
+fn lists_of_selected_positions_are_for_equal_groups_of_heads() {
+    let of_lists = |lists| with_selection(shaped(8, 4, 2, None, None), Selection::with_last(2, 3, 1, lists)).checked();
+    assert_eq!(of_lists(2).unwrap().output_widths(&[64, 32, 32, 12]), Ok(vec![64]));
+    let error = of_lists(3).unwrap_err().to_string();
+    assert_eq!(error, "attention: 4 kv heads modulo 3 lists is 1, but must be 0");
 }
 
 #[test]

@@ -28,7 +28,10 @@ pub fn cases() -> Vec<Case> {
     let op = |shape| SelectPositions::new(1, shape).expect("the shape is valid");
     let of_positions = shapes.map(|(shape, pool)| (shape, op(shape).pooled(pool).expect("positions are whole pools")));
     let of_pools = [([64, 128, 30], 4), ([3, 40, 5], 32)].map(|(shape, pool)| (shape, op(shape).of_pools(pool)));
-    let ops: Vec<_> = of_positions.into_iter().chain(of_pools).collect();
+    let of_heads = [([4, 128, 96], 32, 1), ([3, 40, 10], 5, 2), ([9, 16, 128], 128, 1), ([1, 24, 48], 24, 2)];
+    let of_heads = of_heads
+        .map(|(shape, pool, last)| (shape, op(shape).of_each_head(pool, last).expect("positions are whole pools")));
+    let ops: Vec<_> = of_positions.into_iter().chain(of_pools).chain(of_heads).collect();
     let of_type = |&kv_type: &KvType| {
         ops.clone().into_iter().map(move |(shape, op)| {
             let sequences = Sequences::new(op, &[271, 40], whole);
@@ -82,19 +85,26 @@ impl Sequences {
         CaseCache { indexes, ..CaseCache::of_kv(vec![KvShape::NONE; layers], kv_type, blocks) }
     }
 
-    /// The scores of a row at a position of a sequence.
-    pub fn scores(&self, sequence: usize, position: usize) -> Vec<f64> {
+    /// The scores of each list of a row at a position of a sequence.
+    pub fn scores(&self, sequence: usize, position: usize) -> Vec<Vec<f64>> {
         let row = |values: &[f32], width: usize| values[position * width..][..width].to_vec();
         let query = row(&self.query[sequence], self.op.n_heads * self.op.key_dim);
+        if self.op.last_of_each_head().is_some() {
+            return reference::scores_of_heads(&self.op, position, &query, &self.key[sequence]);
+        }
         let weight = row(&self.weight[sequence], self.op.n_heads);
-        reference::scores(&self.op, position, &query, &weight, &self.key[sequence])
+        vec![reference::scores(&self.op, position, &query, &weight, &self.key[sequence])]
     }
 
     /// The expected output of a row.
     fn expected(&self, sequence: usize, position: usize) -> Vec<Expected> {
-        let selected = reference::select(&self.op, &self.scores(sequence, position));
-        let mut output = vec![0.0; self.op.selection.most];
-        output.iter_mut().zip(selected).for_each(|(output, position)| *output = position as f32);
+        let of_list = |scores: Vec<f64>| {
+            let mut output = vec![0.0; self.op.selection.most];
+            let selected = reference::select(&self.op, &scores);
+            output.iter_mut().zip(selected).for_each(|(output, position)| *output = position as f32);
+            output
+        };
+        let output: Vec<f32> = self.scores(sequence, position).into_iter().flat_map(of_list).collect();
         Expected::exactly(&output)
     }
 
@@ -106,13 +116,13 @@ impl Sequences {
         };
         let sequences: Vec<u32> = rows().map(|(sequence, _)| sequence as u32).collect();
         let SelectPositions { n_heads, key_dim, .. } = self.op;
+        let mut inputs = vec![gather(&self.query, n_heads * key_dim), gather(&self.key, key_dim)];
+        if self.op.last_of_each_head().is_none() {
+            inputs.push(gather(&self.weight, n_heads));
+        }
         CaseStep {
             rows: RowCount::All(sequences.len()),
-            inputs: vec![
-                gather(&self.query, n_heads * key_dim),
-                gather(&self.key, key_dim),
-                gather(&self.weight, n_heads),
-            ],
+            inputs,
             expected: vec![rows().flat_map(|(sequence, position)| self.expected(sequence, position)).collect()],
             batch: CaseBatch {
                 tokens: sequences.clone(),

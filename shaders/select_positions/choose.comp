@@ -1,6 +1,6 @@
 #version 460
 // The positions of the pools of each row with the highest scores, then those after its last whole pool, or these pools themselves,
-// ascending: one workgroup for each row. The lowest of these scores is found byte by byte, from the highest byte on: how many scores of those with the same
+// ascending: one workgroup for each row, or for each head of each row. The lowest of these scores is found byte by byte, from the highest byte on: how many scores of those with the same
 // higher bytes have each value of the next.
 
 #extension GL_GOOGLE_include_directive : require
@@ -8,16 +8,17 @@
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
 layout(constant_id = 1) const bool OF_POOLS = false; // the pools themselves
+layout(constant_id = 2) const bool HAS_OWN_POOL = false; // the last pool has a score even if it is not whole
 
 layout(push_constant, scalar) uniform Push {
     Words scores;
     Floats y;
     Step step;
-    uint most;             // positions or pools that a row selects
+    uint most;             // positions or pools of a list
     uint all_up_to;        // the most positions of a row that selects all
-    uint most_pools;       // whole pools that a row selects
+    uint most_pools;       // pools of a list that are selected by their scores
     uint pool;             // positions of a pool
-    uint context;          // scores of a row
+    uint context;          // scores of a list
 };
 
 shared uint counts[256];
@@ -76,15 +77,16 @@ void main() {
     uint row = gl_WorkGroupID.y;
     if (row >= step.rows) return;
     uint lane = gl_LocalInvocationID.x;
+    uint list = row * gl_NumWorkGroups.x + gl_WorkGroupID.x;
     uint seen = step.positions.at[row] + 1;
-    uint pools = seen / pool;
+    uint pools = HAS_OWN_POOL ? (seen + pool - 1) / pool : seen / pool;
     if (seen <= all_up_to) {
         uint all = OF_POOLS ? pools : seen;
-        for (uint i = lane; i < most; i += WORKGROUP_SIZE) y.at[row * most + i] = i < all ? float(i) : 0.0;
+        for (uint i = lane; i < most; i += WORKGROUP_SIZE) y.at[list * most + i] = i < all ? float(i) : 0.0;
         return;
     }
     uint numbers = OF_POOLS ? 1 : pool; // of a pool
-    uint first_score = row * context;
+    uint first_score = list * context;
     uvec2 lowest = lowest_selected(first_score, pools);
     uint written = 0;
     uint wanted = lowest.y;
@@ -100,7 +102,10 @@ void main() {
         uint equal = min(sums >> 16, wanted);
         uint index = written + (sums & 65535) + equal - 1;
         if (is_above || (is_equal && (sums >> 16) <= wanted)) {
-            for (uint i = 0; i < numbers; i++) y.at[row * most + index * numbers + i] = float(own * numbers + i);
+            for (uint i = 0; i < numbers; i++) {
+                uint number = own * numbers + i;
+                y.at[list * most + index * numbers + i] = HAS_OWN_POOL && number >= seen ? 0.0 : float(number);
+            }
         }
         written += (all & 65535) + min(all >> 16, wanted);
         wanted -= min(all >> 16, wanted);
@@ -108,6 +113,6 @@ void main() {
     }
     for (uint i = written * numbers + lane; i < most; i += WORKGROUP_SIZE) {
         uint position = (pools - written) * pool + i;
-        y.at[row * most + i] = !OF_POOLS && position < seen ? float(position) : 0.0;
+        y.at[list * most + i] = !OF_POOLS && position < seen ? float(position) : 0.0;
     }
 }

@@ -14,10 +14,10 @@ use crate::selection::{Selection, Unit};
 use crate::vector::Vector;
 
 /// Rows whose scores are in memory at once.
-const ROWS: usize = 64;
+pub(super) const ROWS: usize = 64;
 
 /// Positions of a piece: whole blocks, and enough that a task takes longer than starting it.
-const PIECE_TOKENS: usize = 1024;
+pub(super) const PIECE_TOKENS: usize = 1024;
 
 /// Scratch memory in values: the scores of some rows.
 pub(super) fn scratch_len(rows: usize, context_tokens: usize) -> usize {
@@ -186,13 +186,15 @@ unsafe fn collect_last<V: Vector, H: StoredHead>(
     }
 }
 
+/// Heads for which a key is read once.
+pub(super) const TOGETHER: usize = 4;
+
 /// The scores of the positions of a block.
 ///
 /// # Safety
 /// As [`StoredHead`].
 #[inline(always)]
 unsafe fn score_block<V: Vector, H: StoredHead>(indexer: &Indexer<'_>, keys: H) -> V {
-    const TOGETHER: usize = 4;
     let n_heads = indexer.op.n_heads;
     // SAFETY: the heads are those of the row; the caller fulfils the other conditions.
     unsafe {
@@ -246,7 +248,11 @@ fn choose(selection: Selection, scores: &mut [f32], output: &mut [f32]) {
     if !selection.is_partial(seen) {
         return choose_all(selection.count(seen), output);
     }
-    let pools = of_pools(scores, pool);
+    choose_pools(selection, seen, of_pools(scores, pool), output);
+}
+
+/// Writes what the row selects of the pools with the highest of these scores, as [`choose`]. The row does not select all.
+pub(super) fn choose_pools(selection: Selection, seen: usize, pools: &[f32], output: &mut [f32]) {
     let (lowest, mut wanted) = lowest_selected(pools, selection.pools());
     let mut next = 0;
     let mut write = |numbers: Range<usize>| {
@@ -257,14 +263,11 @@ fn choose(selection: Selection, scores: &mut [f32], output: &mut [f32]) {
         let is_wanted = order == lowest && wanted > 0;
         wanted -= usize::from(is_wanted);
         if order > lowest || is_wanted {
-            write(match selection.unit {
-                Unit::Positions => index * pool..(index + 1) * pool,
-                Unit::Pools => index..index + 1,
-            });
+            write(selection.of_pool(index, seen));
         }
     }
     if selection.unit == Unit::Positions {
-        write(pools.len() * pool..seen);
+        write(pools.len() * selection.pool..seen);
     }
     output[next..].fill(0.0);
 }
@@ -279,7 +282,7 @@ fn of_pools(scores: &mut [f32], pool: usize) -> &[f32] {
 }
 
 /// Writes the first `count` numbers; 0 after the last one.
-fn choose_all(count: usize, output: &mut [f32]) {
+pub(super) fn choose_all(count: usize, output: &mut [f32]) {
     let (selected, rest) = output.split_at_mut(count);
     selected.iter_mut().enumerate().for_each(|(position, selected)| *selected = position as f32);
     rest.fill(0.0);

@@ -3,6 +3,7 @@
 //! - this file: the parameters
 //! - `op`: the `impl Op`
 //! - `cpu`: the scores and the selection on the CPU
+//! - `each_head`: the same where each head selects by itself
 //! - `gpu`: the dispatches
 //! - [`mod@reference`]: the formula in float64
 //! - `cases`: the expected results
@@ -11,6 +12,7 @@
 
 mod cases;
 mod cpu;
+mod each_head;
 mod gpu;
 mod op;
 pub mod reference;
@@ -19,7 +21,7 @@ mod tests;
 
 use crate::kv::{KvShape, MAX_HEAD_DIM};
 use crate::op::ShapeError;
-use crate::selection::Selection;
+use crate::selection::{Selection, Unit};
 
 pub use cases::cases;
 
@@ -34,16 +36,21 @@ pub use cases::cases;
 /// Or the pools themselves are selected, each of which has an [entry](crate::attention::Attention) to which rows attend: the `top_k`
 /// whole pools with the highest scores, and nothing after the last whole pool. The output then has the numbers of the pools.
 ///
-/// For a row at position `p` and `t <= p`: `s[t] = sum_h w[h] max(0, q[h]·k[t])`. A positive factor of all scores would change
-/// no selection, so there is none.
+/// Or each head selects positions [by itself](Self::of_each_head), in pools up to that of the row: its last pools, and those others
+/// with the highest scores. The score of a pool is the highest of its positions up to that of the row.
 ///
-/// - Inputs: query [rows, n_heads * key_dim], key [rows, key_dim], weights w [rows, n_heads]; output
-///   [rows, top_k + pool - 1], of pools themselves [rows, top_k]: what is selected as numbers, ascending; 0 after the last one.
+/// For a row at position `p` and `t <= p`: `s[t] = sum_h w[h] max(0, q[h]·k[t])`. A positive factor of all scores would change
+/// no selection, so there is none. Where each head selects by itself: `s_h[t] = q[h]·k[t]`.
+///
+/// - Inputs: query [rows, n_heads * key_dim], key [rows, key_dim], and unless each head selects by itself weights w
+///   [rows, n_heads]; output [rows, top_k + pool - 1], of pools themselves [rows, top_k], of each head
+///   [rows, n_heads * top_k]: what is selected as numbers, ascending; 0 after the last one of a list.
 /// - A score is one chain of additions over the heads, each of one chain over the dimensions. So a selection depends
 ///   neither on the chunks of the prompt nor on other sequences.
 /// - Source: DeepSeek-AI 2025, "DeepSeek-V3.2: Pushing the Frontier of Open Large Language Models", 2.1. Its rotation of
 ///   queries and keys by a Hadamard matrix changes no product, so there is none. Pools: GLM-5 Team 2026, "GLM-5.3-Flash" and
-///   its reference code; DeepSeek-AI 2026, "DeepSeek-V4", 2.3.
+///   its reference code; DeepSeek-AI 2026, "DeepSeek-V4", 2.3. Each head by itself: MiniMax 2026, "MiniMax-M3" and its reference
+///   code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SelectPositions {
     layer: usize,
@@ -89,10 +96,31 @@ impl SelectPositions {
         SelectPositions { selection: Selection::of_pools(self.selection.most, pool), ..self }
     }
 
+    /// The same by each head, which selects its `top_k` positions in pools of this many, the `last` ones in any case.
+    ///
+    /// # Errors
+    /// [`ShapeError`] when `top_k` positions are not whole pools, or the last pools are none or more than all.
+    pub fn of_each_head(self, pool: usize, last: usize) -> Result<Self, ShapeError> {
+        let pools = self.pooled(pool)?.selection.pools();
+        if last == 0 || last > pools {
+            let (what, expected) = ("number of last pools".to_owned(), format!("between 1 and {pools}"));
+            return Err(ShapeError::Mismatch { op: "select_positions", what, found: last, expected });
+        }
+        Ok(SelectPositions { selection: Selection::with_last(pools, pool, last, self.n_heads), ..self })
+    }
+
     /// How many positions or pools a row selects.
     #[must_use]
     pub fn selection(&self) -> Selection {
         self.selection
+    }
+
+    /// The pools that each head selects in any case; `None` if all heads select together.
+    fn last_of_each_head(&self) -> Option<usize> {
+        match self.selection.unit {
+            Unit::LastPools(last) => Some(last),
+            Unit::Positions | Unit::Pools => None,
+        }
     }
 
     /// The shape of the index keys.

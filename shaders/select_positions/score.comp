@@ -21,38 +21,19 @@ layout(push_constant, scalar) uniform Push {
     uint context;          // scores of a row
 };
 
-const uint KEY_QUADS = (KEY_DIM + 3) / 4;
 const uint HEADS = 8;      // for which a key is read once
 
-// Four values of the query of a head of the row, with 0 after its end.
-vec4 load_query(uint head, uint quad) {
-    vec4 x = vec4(0.0);
-    if (head >= n_heads) return x;
-    uint start = (gl_WorkGroupID.y * n_heads + head) * KEY_DIM + 4 * quad;
-    [[unroll]] for (uint c = 0; c < 4; c++) if (quad * 4 + c < KEY_DIM) x[c] = query.at[start + c];
-    return x;
-}
+#include <select_positions/products.glsl>
 
 // The weighted sum of the positive products of `HEADS` queries with a key.
 float score_of(uint first_head, uint64_t record, uint slot, float score) {
-    vec4 sums[HEADS];
-    [[unroll]] for (uint h = 0; h < HEADS; h++) sums[h] = vec4(0.0);
-    for (uint quad = 0; quad < KEY_QUADS; quad++) {
-        vec4 key = load_cached(record, KEY_STRIDE, slot, quad);
-        [[unroll]] for (uint h = 0; h < HEADS; h++) sums[h] = fma(key, load_query(first_head + h, quad), sums[h]);
-    }
+    float products[HEADS];
+    multiply(first_head, record, slot, products);
     [[unroll]] for (uint h = 0; h < HEADS; h++) {
         if (first_head + h >= n_heads) break;
-        float product = (sums[h].x + sums[h].y) + (sums[h].z + sums[h].w);
-        score = fma(weight.at[gl_WorkGroupID.y * n_heads + first_head + h], max(product, 0.0), score);
+        score = fma(weight.at[gl_WorkGroupID.y * n_heads + first_head + h], max(products[h], 0.0), score);
     }
     return score;
-}
-
-// A number that is larger for a larger score.
-uint order_of(float score) {
-    uint bits = floatBitsToUint(score == 0.0 ? 0.0 : score);
-    return (bits >> 31) == 1 ? ~bits : bits | 0x80000000u;
 }
 
 void main() {
