@@ -193,8 +193,14 @@ fn quantized_directories_agree_with_transformers() {
 }
 
 /// The directories whose weights are in 8-bit floating point: scales of blocks, of outputs, of matrices.
-const FLOAT8: [&str; 5] =
-    ["qwen3moe-fp8-blocks", "llama-fp8-channels", "llama-fp8-tensors", "llama-fbgemm-fp8", "llama-modelopt-fp8"];
+const FLOAT8: [&str; 6] = [
+    "qwen3moe-fp8-blocks",
+    "llama-fp8-channels",
+    "llama-fp8-tensors",
+    "llama-fbgemm-fp8",
+    "llama-modelopt-fp8",
+    "llama-mxfp8",
+];
 
 /// Mean |Δ log-prob| where neither weights nor activations are rounded.
 const EXACT_GATE: f64 = 1e-4;

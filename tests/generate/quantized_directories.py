@@ -223,6 +223,10 @@ def of_outputs(shape: torch.Size) -> tuple[int, int]:
     return 1, shape[1]
 
 
+def of_groups(shape: torch.Size) -> tuple[int, int]:
+    return 1, 32
+
+
 def of_matrix(shape: torch.Size) -> tuple[int, int]:
     return shape
 
@@ -231,6 +235,8 @@ BLOCK_CONFIG = dict(quant_method="fp8", activation_scheme="dynamic", fmt="e4m3",
                     modules_to_not_convert=["lm_head", "model.layers.0.mlp.gate", "model.layers.1.mlp.gate"])  # fmt: skip
 # Neither size of the matrices is a multiple of a block.
 EDGES = (Qwen3MoeForCausalLM, Qwen3MoeConfig(**(EXPERTS[1].to_dict() | dict(hidden_size=160, moe_intermediate_size=32, tie_word_embeddings=True))))
+# Scales are exponents of powers of two.
+MXFP8_CONFIG = dict(quant_method="mxfp8", activation_scheme="dynamic", weight_block_size=[1, 32], ignored_layers=["lm_head"])
 FBGEMM_CONFIG = dict(quant_method="fbgemm_fp8", activation_scale_ub=1200.0, modules_to_not_convert=["lm_head"])
 
 
@@ -246,6 +252,7 @@ FLOAT8_DIRECTORIES = {
     "llama-fp8-channels": (LLAMA, of_outputs, "_scale", torch.bfloat16, float8_config("channel")),
     "llama-fp8-tensors": (LLAMA, of_matrix, "_scale", torch.float32, float8_config("tensor")),
     "llama-fbgemm-fp8": (LLAMA, of_outputs, "_scale", torch.float32, FBGEMM_CONFIG),
+    "llama-mxfp8": (LLAMA, of_groups, "_scale_inv", torch.uint8, MXFP8_CONFIG),
     "llama-modelopt-fp8": (LLAMA, of_matrix, "_scale", torch.float32, modelopt_config("FP8")),
 }
 
@@ -498,6 +505,12 @@ def float8_files(name: str, state: dict[str, torch.Tensor]) -> dict[str, torch.T
             continue
         block = block_of(value.shape)
         codes, scales = float8(value, block)
+        if dtype == torch.uint8:
+            powers = torch.exp2(torch.ceil(torch.log2(scales)))
+            codes = (value / float8_values(torch.ones_like(value), powers, block)).to(torch.float8_e4m3fn)
+            state[key] = float8_values(codes, powers, block)
+            files |= {key: codes, f"{key}{ending}": powers.to(torch.float8_e8m0fnu).view(torch.uint8)}
+            continue
         scales = scales.to(dtype)
         state[key] = float8_values(codes, scales.float(), block)
         one = scales.numel() == 1 and block_of is of_matrix

@@ -3,12 +3,14 @@
 //! | method | codes | scales |
 //! |---|---|---|
 //! | `fp8` | `weight` [outputs, inputs] | `weight_scale_inv` or `scale`, one for each block of `weight_block_size`, or one |
+//! | `mxfp8` | `weight`, likewise | `weight_scale_inv`, one for each block of `weight_block_size`, in bytes |
 //! | compressed-tensors `float-quantized` | `weight`, likewise | `weight_scale`: [outputs, 1], one, or one for each block |
 //! | `fbgemm_fp8` | `weight`, likewise | `weight_scale` [outputs, 1] |
 //! | ModelOpt `FP8`, `FP8_PER_CHANNEL_PER_TOKEN`, `FP8_PB_WO` | `weight`, likewise | `weight_scale`: one, `[outputs]`, `[blocks, 1, blocks, 1]` |
 //!
 //! A value is `code * scale`, also where the name of the scales says that it is an inverse. Blocks at the edges of a matrix may be
-//! smaller. Stacked matrices have a grid of scales each. Scales are F32, BF16, F16 or F8_E8M0, which float32 represents exactly.
+//! smaller. Stacked matrices have a grid of scales each. Scales are F32, BF16, F16 or F8_E8M0, which float32 represents exactly; in bytes
+//! (U8) they are those of F8_E8M0.
 //!
 //! Sources: the packages `transformers` (`finegrained_fp8`, `fbgemm_fp8`), `compressed-tensors` (`float_quantized`) and
 //! `nvidia-modelopt`.
@@ -40,7 +42,7 @@ pub(super) struct Float8 {
 
 impl Scheme for Float8 {
     fn needed(&self) -> &'static str {
-        "one in F32, BF16, F16 or F8_E8M0 for the matrix, for each output or for each block of the config, \
+        "one in F32, BF16, F16, F8_E8M0 or U8 for the matrix, for each output or for each block of the config, \
          and a multiple of 32 inputs"
     }
 
@@ -131,7 +133,7 @@ enum ScaleType {
 
 /// `None` for a type that is not one of scales.
 fn scale_type(dtype: Dtype) -> Option<ScaleType> {
-    if dtype.name == "F8_E8M0" {
+    if ["F8_E8M0", "U8"].contains(&dtype.name) {
         return Some(ScaleType::Exponents);
     }
     let format = [Format::F32, Format::BF16, Format::F16].into_iter().find(|format| format.name() == dtype.name)?;

@@ -34,7 +34,7 @@ pub(super) fn read(config: &Config, of_modelopt: Option<&Value>) -> Result<Optio
         ("mxfp4", _) => Ok(Box::new(Float4::Blocks) as Box<dyn Scheme>),
         ("fp8", _) if expert_type(config, stated) == Some("fp4") => float8_of(&[stated], "weight_block_size")
             .map(|of_others| Box::new(Float8And4(of_others)) as Box<dyn Scheme>),
-        ("fp8", _) => float8(&[stated], "weight_block_size"),
+        ("fp8" | "mxfp8", _) => float8(&[stated], "weight_block_size"),
         ("fbgemm_fp8", _) => float8(&[], ""),
         _ => Err(""),
     };
