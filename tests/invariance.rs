@@ -96,6 +96,7 @@ async fn requests_that_attend_to_selected_positions_give_the_same_bits_alone_and
     check("glm5-next.gguf", ComputeDevice::Cpu, 0.8).await;
     check("qwen4exp.gguf", ComputeDevice::Cpu, 0.8).await;
     check("deepseek4.gguf", ComputeDevice::Cpu, 0.8).await;
+    check("minimax-m3.gguf", ComputeDevice::Cpu, 0.8).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -112,9 +113,16 @@ async fn deterministic_requests_on_vulkan_give_the_same_bits_alone_and_in_a_batc
     if !has_device() {
         return;
     }
-    let models =
-        ["llama-q4_0.gguf", "qwen35.gguf", "glm-dsa.gguf", "glm5-next.gguf", "qwen4exp.gguf", "deepseek4.gguf"];
-    for model in of_the_day(models, 6) {
+    let models = [
+        "llama-q4_0.gguf",
+        "qwen35.gguf",
+        "glm-dsa.gguf",
+        "glm5-next.gguf",
+        "qwen4exp.gguf",
+        "deepseek4.gguf",
+        "minimax-m3.gguf",
+    ];
+    for model in of_the_day(models, 7) {
         check(model, ComputeDevice::Vulkan(0), 0.8).await;
     }
 }

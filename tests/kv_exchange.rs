@@ -94,6 +94,7 @@ async fn a_continued_prompt_gives_the_same_bits_with_every_type_of_the_cache() {
         (MODEL, KvType::Q8_0),
         ("gemma2.gguf", KvType::F16),
         ("glm-dsa.gguf", KvType::F16),
+        ("minimax-m3.gguf", KvType::F16),
     ] {
         let options = || LoadOptions { kv_type, ..load_options(model) };
         let alone = runtime(options(), 512, KvStoreOptions::default()).await;

@@ -104,9 +104,17 @@ fn a_third_of_the_checkpoints_agree_with_transformers() {
 
 #[test]
 fn attention_to_selected_positions_agrees_with_transformers() {
-    const MODELS: [&str; 5] = ["deepseek32.gguf", "glm-dsa.gguf", "glm5-next.gguf", "qwen4exp.gguf", "deepseek4.gguf"];
+    const MODELS: [&str; 7] = [
+        "deepseek32.gguf",
+        "glm-dsa.gguf",
+        "glm5-next.gguf",
+        "qwen4exp.gguf",
+        "deepseek4.gguf",
+        "minimax-m3.gguf",
+        "minimax-m3-local.gguf",
+    ];
     let selects = |expected: &Expected| MODELS.contains(&expected.model.as_str());
-    agree_with_transformers(of_the_day(checkpoints().into_iter().filter(selects), 5).collect(), KvType::F32);
+    agree_with_transformers(of_the_day(checkpoints().into_iter().filter(selects), 7).collect(), KvType::F32);
 }
 
 fn agree_with_transformers(checkpoints: Vec<Expected>, kv_type: KvType) {
@@ -285,6 +293,7 @@ fn deterministic_logits_have_the_same_bits_in_any_chunks_and_any_batch() {
         "qwen3moe-q4_k.gguf",
         "qwen35moe.gguf",
         "glm-dsa.gguf",
+        "minimax-m3-local.gguf",
     ] {
         let setup = Setup { deterministic: true, ..setup(KvType::F16) };
         let mut runner = load(&folder().join(name), setup);

@@ -5,7 +5,7 @@ use std::fmt;
 use cuelight_shaders::attention::Window;
 
 use super::layer::{
-    AttentionLayer, DenseSizes, EntryPools, ExpertSizes, FeedForwardSpec, Heads, LayerSpec, MixerSpec,
+    AttentionLayer, DenseSizes, EntryPools, ExpertSizes, FeedForwardSpec, GroupIndexer, Heads, LayerSpec, MixerSpec,
     PositionSelection, SpaceLayer,
 };
 
@@ -39,7 +39,13 @@ impl fmt::Display for MixerSpec {
         match self {
             MixerSpec::Attention(attention) => write!(f, "{attention}"),
             MixerSpec::SelectiveAttention(attention, indexer) => {
-                write!(f, "{attention}, selects {} positions in pools of {}", indexer.top_k, indexer.pool)
+                write!(f, "{attention}, ")?;
+                match indexer {
+                    GroupIndexer::Shared(one) => write!(f, "selects {} positions in pools of {}", one.top_k, one.pool),
+                    GroupIndexer::OfEach(one) => {
+                        write!(f, "each selects {} pools of {} positions", one.top_k, one.pool)
+                    }
+                }
             }
             MixerSpec::LatentAttention(attention, sizes, selection) => {
                 write!(f, "latent attention, {} heads of rank {}", attention.heads.n_heads, sizes.rank)?;

@@ -94,8 +94,8 @@ pub struct HyperSizes {
 pub enum MixerSpec {
     /// Groups of query heads share one head of keys and values.
     Attention(AttentionLayer),
-    /// The same to pools of positions that an indexer selects, and to the positions after the last whole one.
-    SelectiveAttention(AttentionLayer, Indexer),
+    /// The same to pools of positions that an indexer selects.
+    SelectiveAttention(AttentionLayer, GroupIndexer),
     /// All heads share one latent vector. Some layers attend to selected positions only.
     LatentAttention(AttentionLayer, LatentSizes, Option<PositionSelection>),
     /// All heads share one key, which is also the value. Some layers also attend to entries of pools of positions.
@@ -120,7 +120,7 @@ impl MixerSpec {
     /// Attention whose groups of query heads share one head of keys and values: to all positions, or to those that an indexer
     /// selects.
     #[must_use]
-    pub fn grouped(attention: AttentionLayer, indexer: Option<Indexer>) -> Self {
+    pub fn grouped(attention: AttentionLayer, indexer: Option<GroupIndexer>) -> Self {
         match indexer {
             Some(indexer) => MixerSpec::SelectiveAttention(attention, indexer),
             None => MixerSpec::Attention(attention),
@@ -152,9 +152,7 @@ impl MixerSpec {
             MixerSpec::Attention(attention) if attention.reads_layer.is_some() => LayerState::NONE,
             MixerSpec::Attention(attention) => LayerState::of_kv(attention.kv_shape()),
             MixerSpec::SelectiveAttention(attention, indexer) => {
-                let selection = PositionSelection::Own(*indexer);
-                let recurrent_len = selection.pool_state(0).len;
-                LayerState { kv: attention.kv_shape(), index: selection.index(), recurrent_len }
+                LayerState { kv: attention.kv_shape(), index: indexer.index(), recurrent_len: indexer.recurrent_len() }
             }
             MixerSpec::LatentAttention(attention, sizes, selection) => LayerState {
                 kv: attention.latent_shape(*sizes),
@@ -431,6 +429,48 @@ pub struct Indexer {
     pub pool: usize,
     /// Which two values of a head form a rotated pair.
     pub rope_pairs: RopePairs,
+}
+
+/// The indexer of a layer whose groups of query heads attend to pools of positions.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum GroupIndexer {
+    /// All groups attend to the same pools, and to the positions after the last whole one.
+    Shared(Indexer),
+    /// Each group attends to pools of its own.
+    OfEach(HeadIndexer),
+}
+
+impl GroupIndexer {
+    /// The key of each position.
+    #[must_use]
+    pub fn index(self) -> KvShape {
+        match self {
+            GroupIndexer::Shared(indexer) => PositionSelection::Own(indexer).index(),
+            GroupIndexer::OfEach(indexer) => KvShape::index(indexer.head_dim),
+        }
+    }
+
+    /// Values of the recurrent state: the mean of the pool that is not whole.
+    #[must_use]
+    pub fn recurrent_len(self) -> usize {
+        match self {
+            GroupIndexer::Shared(indexer) => PositionSelection::Own(indexer).pool_state(0).len,
+            GroupIndexer::OfEach(_) => 0,
+        }
+    }
+}
+
+/// The sizes of an indexer with a head for each head of keys, which selects pools of adjacent positions for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadIndexer {
+    /// Values in a head of queries, and in the key.
+    pub head_dim: usize,
+    /// Pools that a head selects.
+    pub top_k: usize,
+    /// Positions of a pool.
+    pub pool: usize,
+    /// The last pools up to the row, which are selected in any case.
+    pub last: usize,
 }
 
 /// The sizes of attention to one key, which is also the value.

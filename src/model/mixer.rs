@@ -2,6 +2,7 @@
 
 mod attend;
 mod delta;
+mod head_indexer;
 mod indexer;
 mod key_delta;
 mod pool_indexer;
@@ -24,7 +25,7 @@ use cuelight_shaders::scale_columns::ScaleColumns;
 
 use super::arch::{Gate, QkNormKind, Values};
 use super::builder::{BuildError, Builder};
-use super::layer::{AttentionLayer, Heads, Indexer, LatentSizes, MixerSpec, PositionSelection};
+use super::layer::{AttentionLayer, GroupIndexer, Heads, LatentSizes, MixerSpec, PositionSelection};
 use crate::graph::ValueId;
 use attend::{attend, attention_op, per_head};
 use rotation::rotate;
@@ -64,7 +65,7 @@ pub fn mix(builder: &mut Builder<'_>, layer: usize, spec: &MixerSpec, x: ValueId
 fn grouped_query_attention(
     builder: &mut Builder<'_>,
     layer: usize,
-    (attention, indexer): (&AttentionLayer, Option<Indexer>),
+    (attention, indexer): (&AttentionLayer, Option<GroupIndexer>),
     x: ValueId,
 ) -> Result<ValueId, BuildError> {
     if attention.reads_layer.is_some() {
@@ -76,7 +77,8 @@ fn grouped_query_attention(
     let n_heads = attention.heads.n_heads;
     let sinks = builder.weights.optional_vector(&format!("blk.{layer}.attn_sinks.weight"), n_heads)?;
     let selected = match indexer {
-        Some(indexer) => Some(pool_indexer::select(builder, layer, (attention, indexer), x)?),
+        Some(GroupIndexer::Shared(indexer)) => Some(pool_indexer::select(builder, layer, (attention, indexer), x)?),
+        Some(GroupIndexer::OfEach(indexer)) => Some(head_indexer::select(builder, layer, (attention, indexer), x)?),
         None => None,
     };
     let selection = selected.map(|(_, selection)| selection);

@@ -3,9 +3,9 @@
 use super::series::{
     DEEPSEEK_4_FLASH_KEYS, DEEPSEEK_4_FLASH_LAYERS, GEMMA_2, GEMMA_3, GEMMA_4, GEMMA_4_KEYS, GLM_5_FLASH_KEYS,
     GLM_5_FLASH_LAYERS, GPT_OSS, LFM_2, LFM_2_LAYERS, LFM_2_MOE_LAYERS, LFM_3_LAYERS, LING_3_KEYS, LING_3_LAYERS,
-    LLAMA_3, NEMOTRON_2_LAYERS, NEMOTRON_3_LAYERS, NEMOTRON_3_TENSORS, NEMOTRON_H, QUERY_KEY_VALUE_BIASES, QWEN_2,
-    QWEN_3, QWEN_3_5, QWEN_3_8_FLASH_KEYS, QWEN_3_8_FLASH_NGRAMS, QWEN_3_MOE, SMOLLM_2, StateSpace, delta_keys,
-    granite_4_keys, nemotron_keys, state_space_tensors,
+    LLAMA_3, MINIMAX_3_KEYS, MINIMAX_3_LAYERS, NEMOTRON_2_LAYERS, NEMOTRON_3_LAYERS, NEMOTRON_3_TENSORS, NEMOTRON_H,
+    QUERY_KEY_VALUE_BIASES, QWEN_2, QWEN_3, QWEN_3_5, QWEN_3_8_FLASH_KEYS, QWEN_3_8_FLASH_NGRAMS, QWEN_3_MOE, SMOLLM_2,
+    StateSpace, delta_keys, granite_4_keys, nemotron_keys, state_space_tensors,
 };
 use super::shape::{ExpertShape, Key, OptionalTensor, RopeStretch, Shape};
 use super::vocabulary::Vocabulary;
@@ -637,6 +637,33 @@ pub const MODELS: &[Shape] = &[
             OptionalTensor::of_layers("indexer.attn_q_b.weight", DEEPSEEK_4_FLASH_LAYERS, 'c'),
             OptionalTensor::new("exp_probs_b.bias"),
             OptionalTensor::new("output_hc_fn.weight"),
+        ],
+        ..LLAMA_3
+    },
+    // Without the vision tower and what is added to scores to choose experts.
+    Shape {
+        name: "minimax-m3",
+        title: "MiniMax M3",
+        architecture: "minimax-m3",
+        parameters: 426_174_565_632,
+        n_layers: 60,
+        hidden_size: 6144,
+        intermediate_size: 12288,
+        n_heads: 64,
+        n_kv_heads: 4,
+        vocab_size: 200_064,
+        vocabulary: Vocabulary::BytePair { pre_tokenizer: "minimax-m2" },
+        context_train: 1_048_576,
+        rms_norm_epsilon: 1e-6,
+        rope_base: 5_000_000.0,
+        rope_stretch: RopeStretch::None,
+        rotary_dim: Some(64),
+        experts: Some(ExpertShape { count: 128, used: 4, intermediate_size: 3072, shared_size: 3072 }),
+        keys: &MINIMAX_3_KEYS,
+        optional: &[
+            OptionalTensor::of_layers("indexer.q_proj.weight", MINIMAX_3_LAYERS, 'e'),
+            OptionalTensor::of_layers("ffn_gate_inp.weight", MINIMAX_3_LAYERS, 'e'),
+            OptionalTensor::new("exp_probs_b.bias"),
         ],
         ..LLAMA_3
     },

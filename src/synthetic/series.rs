@@ -306,6 +306,22 @@ pub(super) const QWEN_3_8_FLASH_KEYS: [(&str, Key); 22] = {
     ]
 };
 
+/// `d` is a layer with a dense feed-forward, `e` one with experts and an indexer.
+pub(super) const MINIMAX_3_LAYERS: Letters = "dddeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee";
+
+pub(super) const MINIMAX_3_KEYS: [(&str, Key); 9] = [
+    ("attention.indexer.head_count", Key::Size(4)),
+    ("attention.indexer.key_length", Key::Size(128)),
+    ("attention.indexer.top_k", Key::Size(16)),
+    ("attention.indexer.block_size", Key::Size(128)),
+    ("attention.indexer.local_blocks", Key::Size(1)),
+    ("leading_dense_block_count", Key::Size(3)),
+    // The sigmoid.
+    ("expert_gating_func", Key::Size(2)),
+    ("expert_weights_norm", Key::Flag(true)),
+    ("expert_weights_scale", Key::Number(2.0)),
+];
+
 /// `M` is a layer with a state space, `*` one of attention, `-` one with a feed-forward, `E` one with experts.
 pub(super) const NEMOTRON_2_LAYERS: Letters = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-";
 pub(super) const NEMOTRON_3_LAYERS: Letters = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME";

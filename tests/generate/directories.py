@@ -25,7 +25,7 @@ NAMES = {
     "command-r-heads",
     "ernie4_5-moe", "hunyuan-dense", "hunyuan-moe", "chatglm", "jais2", "gptneox", "gptneox-sequential", "falcon", "falcon-40b", "qwen3next",
     "kimi-linear", "bailingmoe3", "lfm2", "lfm2moe", "lfm3", "granitehybrid", "granitehybrid-moe", "nemotron_h", "nemotron_h_moe-latent",
-    "minimax-m2", "arcee", "starcoder2", "nemotron", "apertus", "laguna", "cohere2moe", "falcon-h1-factors", "qwen2vl",
+    "minimax-m2", "minimax-m3", "minimax-m3-local", "arcee", "starcoder2", "nemotron", "apertus", "laguna", "cohere2moe", "falcon-h1-factors", "qwen2vl",
     "qwen3vl", "qwen3vlmoe", "minicpm", "exaone", "muse-glimmer", "gemma3n", "bloom", "mpt",
     "mpt-limited", "dbrx-small", "internlm2", "bailingmoe", "bailingmoe2", "mamba", "mamba-falcon", "mamba2-groups", "jamba",
     "mimo2", "step35", "baichuan", "chatglm3", "qwen4exp",

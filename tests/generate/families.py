@@ -18,6 +18,7 @@ import torch
 import transformers
 from gguf import GGMLQuantizationType as Format
 
+import block_attention
 import directories
 import distances
 import fused_projections
@@ -480,7 +481,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
 } | llama_likes.CHECKPOINTS | fused_projections.CHECKPOINTS | gated_attention.CHECKPOINTS | hybrids.CHECKPOINTS | (
     state_spaces.CHECKPOINTS | learnt_positions.CHECKPOINTS | distances.CHECKPOINTS | selective_scans.CHECKPOINTS
     | unequal_heads.CHECKPOINTS | limited_projections.CHECKPOINTS | several_streams.CHECKPOINTS
-    | ling.CHECKPOINTS | pooled_attention.CHECKPOINTS | ngrams.CHECKPOINTS
+    | ling.CHECKPOINTS | pooled_attention.CHECKPOINTS | ngrams.CHECKPOINTS | block_attention.CHECKPOINTS
 )  # fmt: skip
 
 

@@ -270,6 +270,45 @@ def deepseek4(model: torch.nn.Module) -> Published:
     return renamed_all(with_single_experts(state_of(model)), DEEPSEEK4_NAMES), deepseek4_config(model)
 
 
+MINIMAX3_NAMES = {
+    "self_attn.indexer.": "self_attn.index_", "mlp.experts.": "block_sparse_moe.experts.",
+    "mlp.gate.e_score_correction_bias": "block_sparse_moe.e_score_correction_bias", "mlp.gate.": "block_sparse_moe.gate.",
+    "mlp.shared_experts.": "block_sparse_moe.shared_experts.", "lm_head.": "language_model.lm_head.",
+    "model.": "language_model.model.",
+}  # fmt: skip
+MINIMAX3_EXPERTS = {".gate_proj.": ".w1.", ".down_proj.": ".w2.", ".up_proj.": ".w3."}
+
+
+def minimax3(model: torch.nn.Module) -> Published:
+    """The text of a model that also sees images, with single experts, and an object for the indexer. Other parts are not used."""
+    weights = {}
+    for name, values in with_single_experts(state_of(model)).items():
+        if ".mlp.experts." in name:
+            name = next(name.replace(old, new) for old, new in MINIMAX3_EXPERTS.items() if old in name)
+        for old, new in MINIMAX3_NAMES.items():
+            name = name.replace(old, new, 1) if not name.startswith("language_model.") else name
+        halves = zip(("gate", "up"), values.chunk(2)) if "gate_up_proj" in name else [("gate_up", values)]
+        weights |= {name.replace("gate_up", part): half for part, half in halves}
+    weights |= {"vision_tower.vision_model.pre_layrnorm.weight": torch.ones(4), "patch_merge_mlp.linear_1.bias": torch.ones(4)}
+    weights |= {"language_model.model.mtp.layers.0.enorm.weight": torch.ones(4)}
+    text = model.config.to_dict()
+    indexed = [int(kind != "full_attention") for kind in text["layer_types"]]
+    indexer = dict(
+        use_sparse_attention=True, sparse_index_dim=text["index_head_dim"], sparse_num_index_heads=text["index_n_heads"],
+        sparse_topk_blocks=text["index_topk_blocks"], sparse_block_size=text["index_block_size"], sparse_init_block=0,
+        sparse_local_block=text["index_local_blocks"], sparse_score_type="max", sparse_attention_freq=indexed,
+        sparse_disable_index_value=indexed)  # fmt: skip
+    rotation = text["rope_parameters"]
+    experts = [int(kind == "sparse") for kind in text["mlp_layer_types"]]
+    kept = {key: value for key, value in text.items() if not key.startswith("index_")}
+    text = without(kept, "layer_types", "mlp_layer_types", "rope_parameters") | dict(
+        model_type="minimax_m3", sparse_attention_config=indexer, moe_layer_freq=experts, hidden_act="swigluoai",
+        scoring_func="sigmoid", n_shared_experts=1, rope_theta=rotation["rope_theta"], use_gemma_norm=True, swiglu_beta=1.0,
+        partial_rotary_factor=rotation["partial_rotary_factor"], use_qk_norm=True, qk_norm_type="per_head",
+        attention_output_gate=False, num_mtp_modules=1)  # fmt: skip
+    return weights, {"model_type": "minimax_m3_vl", "text_config": text}
+
+
 STEP_NAMES = {
     "mlp.gate.weight": "moe.gate.weight", "mlp.gate.e_score_correction_bias": "moe.router_bias",
     "mlp.experts.down_proj": "moe.down_proj.weight", "mlp.shared_experts": "share_expert",
@@ -352,6 +391,7 @@ CHANGES: dict[str, Callable[[torch.nn.Module], Published]] = {
     "glm5-next": glm5_next,
     "deepseek4": deepseek4,
     "qwen4exp": qwen4exp,
+    "minimax-m3": minimax3,
     "minicpm": minicpm,
     "exaone": exaone,
     "internlm2": internlm2,

@@ -223,6 +223,24 @@ pub(super) const STARCODER2: &[Rule] = &[("mlp.c_fc", "ffn_up", &[]), ("mlp.c_pr
 
 pub(super) const MINIMAX: &[Rule] = &[("block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias", &[])];
 
+pub(super) const MINIMAX_3: &[Rule] = &[
+    ("mlp.gate_up_proj.weight", "ffn_gate.weight", &[Op::Half { part: 0, axis: 1 }]),
+    ("mlp.gate_up_proj.weight", "ffn_up.weight", &[Op::Half { part: 1, axis: 1 }]),
+    ("mlp.shared_experts.gate_up_proj.weight", "ffn_gate_shexp.weight", &[Op::Half { part: 0, axis: 1 }]),
+    ("mlp.shared_experts.gate_up_proj.weight", "ffn_up_shexp.weight", &[Op::Half { part: 1, axis: 1 }]),
+    ("block_sparse_moe.shared_experts.gate_proj", "ffn_gate_shexp", &[]),
+    ("block_sparse_moe.shared_experts.up_proj", "ffn_up_shexp", &[]),
+    ("block_sparse_moe.shared_experts.down_proj", "ffn_down_shexp", &[]),
+    ("self_attn.index_q_proj", "indexer.q_proj", &[]),
+    ("self_attn.index_k_proj", "indexer.k_proj", &[]),
+    ("self_attn.index_q_norm", "indexer.q_norm", &[Op::Norm]),
+    ("self_attn.index_k_norm", "indexer.k_norm", &[Op::Norm]),
+    ("self_attn.indexer.q_proj", "indexer.q_proj", &[]),
+    ("self_attn.indexer.k_proj", "indexer.k_proj", &[]),
+    ("self_attn.indexer.q_norm", "indexer.q_norm", &[Op::Norm]),
+    ("self_attn.indexer.k_norm", "indexer.k_norm", &[Op::Norm]),
+];
+
 pub(super) const HUNYUAN3: &[Rule] = &[
     ("mlp.router.gate", "ffn_gate_inp", &[]),
     ("mlp.expert_bias", "exp_probs_b.bias", &[]),

@@ -111,6 +111,41 @@ pub(super) const LING3_REQUIRES: &[(&str, &[Literal])] = &[
     ("gated_attention_proj_granularity_type", &[Text("head_wise")]),
 ];
 
+/// Published configs have the sizes of the indexer in an object. The width of experts comes first.
+pub(super) const MINIMAX_3_ALIASES: &[(&str, &str)] = &[
+    ("moe_intermediate_size", "intermediate_size"),
+    ("intermediate_size", "dense_intermediate_size"),
+    ("index_n_heads", "sparse_attention_config.sparse_num_index_heads"),
+    ("index_head_dim", "sparse_attention_config.sparse_index_dim"),
+    ("index_topk_blocks", "sparse_attention_config.sparse_topk_blocks"),
+    ("index_block_size", "sparse_attention_config.sparse_block_size"),
+    ("index_local_blocks", "sparse_attention_config.sparse_local_block"),
+    ("index_init_blocks", "sparse_attention_config.sparse_init_block"),
+    ("index_score_type", "sparse_attention_config.sparse_score_type"),
+];
+
+/// What configs that state only differences leave out: the values of the published model.
+pub(super) const MINIMAX_3_DEFAULTS: &[(&str, Literal)] = &[
+    ("routed_scaling_factor", Number(2.0)),
+    ("index_n_heads", Number(4.0)),
+    ("index_head_dim", Number(128.0)),
+    ("index_topk_blocks", Number(16.0)),
+    ("index_block_size", Number(128.0)),
+    ("index_local_blocks", Number(1.0)),
+];
+
+pub(super) const MINIMAX_3_REQUIRES: &[(&str, &[Literal])] = &[
+    ("swiglu_alpha", &[Number(1.702)]),
+    ("swiglu_beta", &[Number(1.0)]),
+    ("swiglu_limit", &[Number(7.0)]),
+    ("use_gemma_norm", &[Bool(true)]),
+    ("use_qk_norm", &[Bool(true)]),
+    ("qk_norm_type", &[Text("per_head")]),
+    ("attention_output_gate", &[Bool(false)]),
+    ("index_init_blocks", &[Number(0.0)]),
+    ("index_score_type", &[Text("max")]),
+];
+
 pub(super) const MPT_ALIASES: &[(&str, &str)] = &[
     ("hidden_size", "d_model"),
     ("num_hidden_layers", "n_layers"),

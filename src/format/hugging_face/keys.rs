@@ -65,7 +65,9 @@ const RENAMED: &[(&[&str], &str, Kind)] = &[
     (&["num_kv_shared_layers"], "attention.shared_kv_layers", Size),
     (&["index_n_heads", "indexer_n_heads"], "attention.indexer.head_count", Size),
     (&["index_head_dim", "indexer_head_dim"], "attention.indexer.key_length", Size),
-    (&["index_topk", "indexer_budget"], "attention.indexer.top_k", Size),
+    (&["index_topk", "indexer_budget", "index_topk_blocks"], "attention.indexer.top_k", Size),
+    (&["index_block_size"], "attention.indexer.block_size", Size),
+    (&["index_local_blocks"], "attention.indexer.local_blocks", Size),
     (&["index_kpool"], "attention.indexer.kpool", Size),
     (&["index_kpool_always_select_tail"], "attention.indexer.kpool_select_tail", Bool),
     (&["hc_mult", "hc_count"], "hyper_connection.count", Size),
@@ -134,6 +136,7 @@ impl<'a> Keys<'a> {
         keys.heads_of_layers()?;
         keys.recurrent_heads(family, 0)?;
         keys.feed_forward_length()?;
+        keys.leading_dense_layers();
         keys.cutoffs()?;
         keys.activation_limits()?;
         keys.half_layers()?;
@@ -386,6 +389,16 @@ impl<'a> Keys<'a> {
             return Ok(None);
         }
         list.iter().map(|width| self.config.as_u32(KEY, width)).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// The number of layers before the first with experts, where the config lists which have some.
+    fn leading_dense_layers(&mut self) {
+        let lists = ["mlp_layer_types", "moe_layer_freq"].map(|key| self.config.get(key).and_then(Json::as_array));
+        let is_dense = |kind: &&Json| **kind == "dense" || kind.as_u64() == Some(0);
+        let count = lists.into_iter().flatten().next().map_or(0, |list| list.iter().take_while(is_dense).count());
+        if count > 0 && self.config.get("first_k_dense_replace").is_none() {
+            self.replace("leading_dense_block_count", u32::try_from(count).unwrap_or(u32::MAX));
+        }
     }
 
     /// The cutoff of the gate in each layer, from the part of its values that are below it.

@@ -398,6 +398,13 @@ fn keys_of_published_configs_are_understood() {
     let stated_twice =
         json!({ "model_type": "minimax_m2", "head_dim": 8, "rotary_dim": 4, "partial_rotary_factor": 0.25 });
     assert_eq!(values(&stated_twice, ["rope.dimension_count"]), ["2"]);
+    let indexer = json!({ "sparse_topk_blocks": 16, "sparse_block_size": 128, "sparse_local_block": 1 });
+    let minimax_3 = json!({ "model_type": "minimax_m3", "hidden_act": "swigluoai", "moe_layer_freq": [0, 1],
+        "dense_intermediate_size": 48, "intermediate_size": 12, "sparse_attention_config": indexer });
+    let keys = ["feed_forward_length", "expert_feed_forward_length", "leading_dense_block_count"];
+    assert_eq!(values(&minimax_3, keys), ["48", "12", "1"]);
+    let keys = ["top_k", "block_size", "local_blocks"].map(|key| format!("attention.indexer.{key}"));
+    assert_eq!(values(&minimax_3, keys.each_ref().map(String::as_str)), ["16", "128", "1"]);
     // A product that float32 makes smaller than the whole number.
     let seven_tenths = json!({ "head_dim": 80, "partial_rotary_factor": 0.7 });
     assert_eq!(values(&seven_tenths, ["rope.dimension_count"]), ["56"]);
@@ -540,6 +547,8 @@ fn what_families_do_not_compute_is_named() {
         ("cohere2", "position_embedding_type", json!("rope"), "\"rope_gptj\""),
         ("cohere2_moe", "rotary_pct", json!(0.5), "1"),
         ("minimax_m2", "rotary_dim", json!(1000), "at most the length of a head"),
+        ("minimax_m3", "swiglu_limit", json!(10.0), "7"),
+        ("minimax_m3", "index_init_blocks", json!(1), "0"),
         ("deepseek_v3", "rope_interleave", json!(false), "true"),
         ("deepseek_v3", "scoring_func", json!("tanh"), "softmax, sigmoid, noaux_tc or sqrtsoftplus"),
         ("falcon", "alibi", json!(true), "false"),
@@ -605,6 +614,7 @@ fn codes_in_floating_point_keep_their_format_and_need_scales_that_fit() {
         ("F32", &[2, 2][..]),
         ("BF16", &[2, 2]),
         ("F8_E8M0", &[2, 2]),
+        ("U8", &[2, 2]),
         ("BF16", &[200, 1]),
         ("F32", &[]),
         ("F16", &[1]),

@@ -273,6 +273,8 @@ pub enum Mixer {
     GroupedQueryAttention,
     /// The same to pools of positions that an indexer selects. The key `attention.compress_ratios` has the positions of a pool.
     SelectiveAttention,
+    /// The same, for each group by itself, in layers for which the file has the tensors of an indexer.
+    SelectiveAttentionOfGroups,
     /// All heads share one latent vector, from which keys and values are computed.
     LatentAttention,
     /// Latent attention to positions that an indexer selects, in whose heads these two values form a rotated pair.

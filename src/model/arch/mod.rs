@@ -67,6 +67,7 @@ mod mellum;
 mod mimo2;
 mod minicpm;
 mod minimax_m2;
+mod minimax_m3;
 mod mistral3;
 mod modern_bert;
 mod mpt;
@@ -152,6 +153,7 @@ pub const FAMILIES: &[&Family] = &[
     &hunyuan_dense::FAMILY,
     &hunyuan_moe::FAMILY,
     &minimax_m2::FAMILY,
+    &minimax_m3::FAMILY,
     &arcee::FAMILY,
     &dots1::FAMILY,
     &bailingmoe::FAMILY,

@@ -51,7 +51,7 @@ impl Keys<'_> {
         let (scale, yarn) =
             (self.optional_positive("attention.scale")?, self.yarn_score_scale(options.yarn_multiplier)?);
         let selections = self.position_selections(family.mixer, &heads)?;
-        let indexers = self.pool_indexers(family.mixer, (&heads, options.rope_pairs))?;
+        let indexers = self.group_indexers(family.mixer, (&heads, options.rope_pairs))?;
         let mut alignment_heads = self.alignment_heads(&heads, &windows)?;
         let of_layer = |layer: usize| {
             let (heads, rope) = (heads[layer], ropes[layer]);
@@ -63,7 +63,10 @@ impl Keys<'_> {
                 None => {}
             }
             let latent = match family.mixer {
-                Mixer::GroupedQueryAttention | Mixer::SelectiveAttention | Mixer::PooledAttention => None,
+                Mixer::GroupedQueryAttention
+                | Mixer::SelectiveAttention
+                | Mixer::SelectiveAttentionOfGroups
+                | Mixer::PooledAttention => None,
                 Mixer::LatentAttention | Mixer::SelectiveLatentAttention(_) => Some(self.latent(heads)?),
             };
             let key_dim = latent.map_or(heads.head_dim, |latent| latent.key_dim + heads.rotary_dim);

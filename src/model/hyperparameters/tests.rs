@@ -10,8 +10,8 @@ use crate::format::gguf::Gguf;
 use crate::format::gguf::write::GgufBuilder;
 use crate::model::arch::{self, ActivationLimit, QkNormKind, RopePairs};
 use crate::model::layer::{
-    AttentionLayer, ExpertSizes, FeedForwardSpec, Heads, HyperSizes, Indexer, LatentSizes, LayerSpec, MixerSpec,
-    PositionScale, PositionSelection, RopeSpec, StreamConnections, StreamSizes,
+    AttentionLayer, ExpertSizes, FeedForwardSpec, GroupIndexer, HeadIndexer, Heads, HyperSizes, Indexer, LatentSizes,
+    LayerSpec, MixerSpec, PositionScale, PositionSelection, RopeSpec, StreamConnections, StreamSizes,
 };
 use crate::model::rope::RopeScaling;
 
@@ -151,6 +151,55 @@ fn layers_select_positions_or_attend_to_those_of_an_earlier_layer() {
     }
 }
 
+/// A file whose layers but the first have an indexer for each head of keys, with these keys.
+fn read_indexed_heads(changes: &[(&'static str, Stored)]) -> Result<HyperParameters, String> {
+    let mut keys = vec![
+        ("attention.indexer.head_count", Size(2)),
+        ("attention.indexer.key_length", Size(20)),
+        ("attention.indexer.top_k", Size(4)),
+        ("attention.indexer.block_size", Size(16)),
+        ("attention.indexer.local_blocks", Size(1)),
+        ("rope.dimension_count", Size(12)),
+    ];
+    keys.retain(|(key, _)| changes.iter().all(|(other, _)| other != key));
+    keys.extend(changes.iter().cloned());
+    let projection = |layer: u32| format!("blk.{layer}.indexer.q_proj.weight");
+    let file = (1..4)
+        .fold(file("minimax-m3", &keys), |file, layer| file.tensor_f32(&projection(layer), &[64, 40], &[0.0; 64 * 40]));
+    let gguf = Gguf::from_bytes("model.gguf", file.build()).unwrap();
+    HyperParameters::read(&gguf, arch::of(&gguf).unwrap(), None).map_err(|error| error.to_string())
+}
+
+#[test]
+fn layers_with_an_indexer_select_pools_for_each_head_of_keys() {
+    let h = read_indexed_heads(&[]).unwrap();
+    assert!(matches!(h.layers[0].mixer, MixerSpec::Attention(_)));
+    let MixerSpec::SelectiveAttention(attention, indexer) = &h.layers[1].mixer else { panic!("it selects") };
+    assert_eq!((attention.heads.n_kv_heads, attention.heads.rotary_dim), (2, 12));
+    assert_eq!(*indexer, GroupIndexer::OfEach(HeadIndexer { head_dim: 20, top_k: 4, pool: 16, last: 1 }));
+    let index = |layer: usize| h.layers[layer].mixer.state().index;
+    assert_eq!([index(0), index(1)], [KvShape::NONE, KvShape::index(20)]);
+    let shown = "attention, 4 heads of 24, 2 of keys and values, each selects 4 pools of 16 positions";
+    assert_eq!(h.layers[1].mixer.to_string(), shown);
+}
+
+#[test]
+fn impossible_indexers_of_heads_are_refused() {
+    for (name, value, expected) in [
+        ("head_count", Size(3), "must be 2 (the heads of keys)"),
+        ("key_length", Size(10), "at least 12 (the rotated values)"),
+        ("top_k", Size(0), "between 1 and"),
+        ("block_size", Size(1 << 23), "at most 4194304"),
+        ("block_size", Absent, "lacks the key"),
+        ("local_blocks", Size(5), "at most 4 (the selected blocks)"),
+        ("local_blocks", Size(0), "between 1 and"),
+    ] {
+        let key: &'static str = Box::leak(format!("attention.indexer.{name}").into_boxed_str());
+        let error = read_indexed_heads(&[(key, value)]).unwrap_err();
+        assert!(error.contains(key) && error.contains(expected), "{error}");
+    }
+}
+
 #[test]
 fn a_layer_alone_without_an_indexer_attends_to_all_positions() {
     let mut keys = indexed();
@@ -232,7 +281,9 @@ fn one_layer_adds_ngrams_whose_last_tokens_are_state() {
     assert_eq!(h.streams.unwrap().connections, StreamConnections::Gated { low_rank: 12 });
     // The table is that of n-grams.
     assert_eq!(h.per_layer_input, None);
-    let MixerSpec::SelectiveAttention(_, indexer) = &h.layers[1].mixer else { panic!("it selects") };
+    let MixerSpec::SelectiveAttention(_, GroupIndexer::Shared(indexer)) = &h.layers[1].mixer else {
+        panic!("it selects")
+    };
     assert_eq!((indexer.pool, indexer.top_k, indexer.rope_pairs), (4, 16, RopePairs::Halves));
     let states = h.states();
     // The convolution spans ten rows of all streams.
