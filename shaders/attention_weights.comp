@@ -43,7 +43,7 @@ void main() {
     uint row = step.hidden_selection.at[index];
     uint head = uint(heads.at[gl_WorkGroupID.x]);
     uint kv_head = head / (n_heads / n_kv_heads);
-    uint table_start = step.table_starts.at[step.sequences.at[row]];
+    uint table_start = table_start_of(step, row);
     uint query_start = (row * n_heads + head) * KEY_DIM;
     uint first = (index * gl_NumWorkGroups.x + gl_WorkGroupID.x) * positions;
     // Each invocation writes and reads positions of its own.

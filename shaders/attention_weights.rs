@@ -103,7 +103,7 @@ impl Op for AttentionWeights {
             let head = self.heads[task % self.heads.len()] as usize;
             let of_row = HeadOfRow {
                 layer,
-                block_table: batch.block_tables[batch.sequences[row] as usize],
+                block_table: batch.block_table(row, self.kv),
                 kv_head: head / (self.n_heads / self.kv.n_kv_heads),
                 query: &query[(row * self.n_heads + head) * self.kv.key_dim..][..self.kv.key_dim],
                 scale: self.scale,

@@ -65,6 +65,8 @@ pub struct CaseBatch {
     pub sequences: Vec<u32>,
     /// `[sequences]`
     pub block_tables: Vec<Vec<u32>>,
+    /// `[sequences]`, or empty if they are the same
+    pub window_tables: Vec<Vec<u32>>,
     /// `[selected]`
     pub selected: Vec<u32>,
     /// `[hidden]`
@@ -89,6 +91,7 @@ pub struct CaseBatch {
 #[derive(Debug, Clone, Default)]
 pub struct OfSequences<'a> {
     tables: Vec<&'a [u32]>,
+    window_tables: Vec<&'a [u32]>,
     adapters: Vec<Option<&'a AdapterUse>>,
 }
 
@@ -196,6 +199,7 @@ impl CaseBatch {
     pub fn of_sequences(&self) -> OfSequences<'_> {
         OfSequences {
             tables: self.block_tables.iter().map(Vec::as_slice).collect(),
+            window_tables: self.window_tables.iter().map(Vec::as_slice).collect(),
             adapters: self.adapters.iter().map(Option::as_ref).collect(),
         }
     }
@@ -208,6 +212,7 @@ impl CaseBatch {
             positions: &self.positions,
             sequences: &self.sequences,
             block_tables: &of_sequences.tables,
+            window_tables: &of_sequences.window_tables,
             adapters: &of_sequences.adapters,
             selected: &self.selected,
             hidden: &self.hidden,

@@ -22,7 +22,7 @@ mod tests {
     use super::*;
     use crate::cases::{CaseCache, CaseStep};
     use crate::cpu::{ActivationBits, Kernel, Solo};
-    use crate::kv::KvCache;
+    use crate::kv::{BlockCounts, KvCache};
     use crate::op::CpuArgs;
     use crate::recurrent::StateCache;
     use crate::testing::supported_kernels;
@@ -34,7 +34,7 @@ mod tests {
     fn cache_of(case: &Case) -> KvCache {
         let of = |cache: &CaseCache| {
             let shapes = cache.layers().into_iter().map(|layer| layer.shapes());
-            KvCache::with_index_keys(shapes, cache.blocks, cache.kv_type)
+            KvCache::with_index_keys(shapes, BlockCounts::equal(cache.blocks), cache.kv_type)
         };
         case.cache.as_ref().map_or_else(KvCache::empty, of)
     }

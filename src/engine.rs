@@ -13,6 +13,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cuelight_shaders::kv::BlockCounts;
+
 pub use cuelight_shaders::denoise::DenoisedRow;
 pub use cuelight_shaders::lora::{Adapter, AdapterUse};
 pub use cuelight_shaders::op::Sight;
@@ -95,6 +97,9 @@ pub struct SequenceRows {
     pub first_position: u32,
     /// The blocks that hold positions `0..first_position + tokens.len()`, in order.
     pub block_table: Vec<BlockId>,
+    /// The blocks that hold the same positions in layers that keep a window, for an engine with [`EngineLimits::window`]; else empty.
+    /// The blocks before the window of the first row are not read: each may be any block.
+    pub window_table: Vec<BlockId>,
     /// The slots of its recurrent state. Empty for a model without recurrent state.
     pub state: SequenceState,
     /// The adapter that changes the model's projections, if the sequence has one. Its keys and values in the cache are of no use
@@ -209,6 +214,13 @@ impl Step {
     #[must_use]
     pub fn block_tables(&self) -> Vec<&[BlockId]> {
         self.sequences.iter().map(|sequence| sequence.block_table.as_slice()).collect()
+    }
+
+    /// The block table of each sequence in layers that keep a window; empty if they have the same.
+    #[must_use]
+    pub fn window_tables(&self) -> Vec<&[BlockId]> {
+        let tables: Vec<_> = self.sequences.iter().map(|sequence| sequence.window_table.as_slice()).collect();
+        if tables.iter().any(|table| !table.is_empty()) { tables } else { Vec::new() }
     }
 
     /// The adapter of each sequence; empty if no sequence has one.
@@ -410,6 +422,8 @@ pub struct EngineLimits {
     pub context_tokens: usize,
     /// Number of KV blocks, numbered from 0.
     pub kv_blocks: usize,
+    /// The blocks of layers that keep a window; `None` if these layers have a block for each KV block.
+    pub window: Option<WindowLimits>,
     /// Number of slots for recurrent state, numbered from 0; 0 for a model without recurrent state.
     pub state_slots: usize,
     /// The adapters of the sequences of a step.
@@ -430,6 +444,23 @@ pub struct EngineLimits {
     pub embeddings: Option<EmbeddingLimits>,
     /// A description of the device: "cpu (avx2, 2 threads)".
     pub device: String,
+}
+
+/// The KV blocks of layers whose rows read the positions of a window only. They are numbered for themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WindowLimits {
+    /// The most positions that a row reads, up to its own.
+    pub positions: usize,
+    /// Number of these blocks.
+    pub blocks: usize,
+}
+
+impl WindowLimits {
+    /// The index of the first block that rows at `position` or later read.
+    #[must_use]
+    pub fn first_block(&self, position: usize) -> usize {
+        (position + 1).saturating_sub(self.positions) / BLOCK_TOKENS
+    }
 }
 
 /// How many adapters a model may have, and how large they may be; 0 for a model without adapters. Their memory is reserved when
@@ -550,6 +581,13 @@ pub enum EngineError {
 }
 
 impl EngineLimits {
+    /// Numbers of KV blocks.
+    #[must_use]
+    pub fn block_counts(&self) -> BlockCounts {
+        let all = self.kv_blocks;
+        BlockCounts { all, windowed: self.window.map_or(all, |window| window.blocks) }
+    }
+
     /// Number of tokens that rows may have.
     #[must_use]
     pub fn row_tokens(&self) -> usize {

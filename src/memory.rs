@@ -1,9 +1,11 @@
 //! The memory plan: weights, KV cache and scratch memory compared with the available memory, computed from numbers alone.
 //!
 //! - [`MemoryBreakdown`]: bytes by what they are used for
+//! - [`BlockBytes`], [`WindowNeeds`]: how many blocks fit
 //! - [`available`], [`limit`], [`of_program`], [`occupied`]: what the system reports
 
 mod breakdown;
+mod kv;
 mod system;
 
 use std::fmt;
@@ -12,6 +14,7 @@ use crate::cgroup::MemoryLimit;
 use crate::engine::BLOCK_TOKENS;
 
 pub use breakdown::{MemoryBreakdown, MemoryPurpose, format_bytes};
+pub use kv::{BlockBytes, WindowNeeds};
 pub use system::{available, limit, occupied, of_program};
 
 /// The memory that a model uses.
@@ -29,6 +32,8 @@ pub struct MemoryPlan {
     pub limit: Option<MemoryLimit>,
     /// Blocks of the KV cache.
     pub kv_blocks: usize,
+    /// Blocks of the layers that keep windows; `None` if they have as many.
+    pub window_blocks: Option<usize>,
     /// Slots for recurrent state; 0 for a model without it.
     pub state_slots: usize,
     /// The longest sequence in tokens.
@@ -64,6 +69,8 @@ pub struct Pool {
     pub memory: MemoryId,
     /// What it is used for.
     pub used: MemoryBreakdown,
+    /// What a KV block takes of it.
+    pub block_bytes: BlockBytes,
     /// Free memory there, if the system reports it.
     pub available_bytes: Option<u64>,
 }
@@ -85,16 +92,17 @@ impl MemoryPlan {
         let kv_blocks = least(|plan| plan.kv_blocks).expect("a model uses at least one memory");
         let context_tokens = least(|plan| plan.context_tokens).unwrap_or(0);
         let state_slots = least(|plan| plan.state_slots).unwrap_or(0);
-        let pools =
-            plans.into_iter().flat_map(|MemoryPlan { kv_blocks: blocks, state_slots: slots, pools, .. }| {
-                pools.into_iter().map(move |pool| {
-                    let kv = part_of(pool.used.kv, kv_blocks, blocks);
-                    let state = part_of(pool.used.state, state_slots, slots);
-                    Pool { used: MemoryBreakdown { kv, state, ..pool.used }, ..pool }
-                })
-            });
+        let window_blocks =
+            plans.iter().filter_map(|plan| plan.window_blocks).min().filter(|blocks| *blocks < kv_blocks);
+        let pools = plans.into_iter().flat_map(|MemoryPlan { state_slots: slots, pools, .. }| {
+            pools.into_iter().map(move |pool| {
+                let kv = pool.block_bytes.of_cache(kv_blocks, window_blocks);
+                let state = part_of(pool.used.state, state_slots, slots);
+                Pool { used: MemoryBreakdown { kv, state, ..pool.used }, ..pool }
+            })
+        });
         let pools: Vec<Pool> = pools.collect();
-        MemoryPlan { kv_blocks, state_slots, context_tokens, ..MemoryPlan::of_pools(pools) }
+        MemoryPlan { kv_blocks, window_blocks, state_slots, context_tokens, ..MemoryPlan::of_pools(pools) }
     }
 
     /// The sum of the plans of a model's replicas, for each memory.
@@ -105,6 +113,7 @@ impl MemoryPlan {
             match pools.iter_mut().find(|other| other.memory == pool.memory) {
                 Some(other) => {
                     other.used = other.used + pool.used;
+                    other.block_bytes = other.block_bytes + pool.block_bytes;
                     // Each replica was planned with its share of the free memory.
                     other.available_bytes = other.available_bytes.zip(pool.available_bytes).map(|(a, b)| a + b);
                 }
@@ -113,6 +122,7 @@ impl MemoryPlan {
         }
         MemoryPlan {
             kv_blocks: plans.clone().map(|plan| plan.kv_blocks).sum(),
+            window_blocks: plans.clone().map(|plan| plan.window_blocks).sum(),
             state_slots: plans.clone().map(|plan| plan.state_slots).sum(),
             context_tokens: plans.clone().map(|plan| plan.context_tokens).min().unwrap_or(0),
             // All replicas read the same file.
@@ -134,6 +144,7 @@ impl MemoryPlan {
             limit: None,
             available_bytes: pools.iter().map(|pool| pool.available_bytes).sum(),
             kv_blocks: 0,
+            window_blocks: None,
             state_slots: 0,
             context_tokens: 0,
             pools,
@@ -155,7 +166,9 @@ impl MemoryPlan {
             }
             MemoryPurpose::Kv => {
                 let (tokens, blocks, context) = (self.kv_blocks * BLOCK_TOKENS, self.kv_blocks, self.context_tokens);
-                format!("  {tokens} tokens in {blocks} blocks, context {context}")
+                let windows = self.window_blocks.map(|blocks| format!(", windows in {blocks} blocks"));
+                let windows = windows.unwrap_or_default();
+                format!("  {tokens} tokens in {blocks} blocks{windows}, context {context}")
             }
             MemoryPurpose::State => format!("  recurrent state of {} sequences and checkpoints", self.state_slots),
             _ => String::new(),
@@ -226,7 +239,9 @@ pub struct MemoryRequest {
     /// What it uses besides the KV cache and recurrent state, which are planned.
     pub fixed: MemoryBreakdown,
     /// Bytes of one KV block, summed over the layers.
-    pub block_bytes: u64,
+    pub block_bytes: BlockBytes,
+    /// The windows of layers that keep no more than these; `None` without such layers.
+    pub window: Option<WindowNeeds>,
     /// Bytes of the recurrent state of one sequence, summed over the layers.
     pub slot_bytes: u64,
     /// The slots for recurrent state.
@@ -325,16 +340,18 @@ const RESERVE_DIVISOR: u64 = 20;
 /// [`TooLarge`] when it does not fit.
 pub fn plan(request: &MemoryRequest) -> Result<MemoryPlan, TooLarge> {
     let blocks = |tokens: usize| tokens.div_ceil(BLOCK_TOKENS);
-    let bytes = |blocks: usize| request.block_bytes.saturating_mul(blocks as u64);
     let context = request.context_tokens.unwrap_or(request.context_train).max(1);
     let shortest = request.context_tokens.unwrap_or(context.min(SHORTEST_CONTEXT));
 
     let usable = request.limit_bytes.or(request.available_bytes.map(usable));
     let other_bytes = request.fixed.total();
     let left = usable.map_or(u64::MAX, |usable| usable.saturating_sub(other_bytes));
+    let state_left = left.saturating_sub(request.state_bytes(request.slots.least));
+    let windows = request.windows_within(request.kv_bytes.unwrap_or(u64::MAX).min(state_left));
+    let bytes = |blocks: usize| request.block_bytes.of_cache(blocks, windows);
     let wanted_blocks = match request.kv_bytes {
         Some(kv_bytes) => {
-            let allowed = usize::try_from(kv_bytes / request.block_bytes.max(1)).unwrap_or(usize::MAX);
+            let allowed = request.block_bytes.blocks_within(kv_bytes, windows);
             if allowed < blocks(shortest) {
                 return Err(TooLarge::KvMemory {
                     context_tokens: shortest,
@@ -358,18 +375,26 @@ pub fn plan(request: &MemoryRequest) -> Result<MemoryPlan, TooLarge> {
     }
     let state_slots = request.slots_within(left - least_bytes)?;
     let state = request.state_bytes(state_slots);
-    let fitting = usize::try_from((left - state) / request.block_bytes.max(1)).unwrap_or(usize::MAX);
-    let kv_blocks = wanted_blocks.min(fitting);
+    let kv_blocks = wanted_blocks.min(request.block_bytes.blocks_within(left - state, windows));
+    let window_blocks = windows.filter(|windows| *windows < kv_blocks);
     let pool = Pool {
         memory: request.memory.clone(),
         used: MemoryBreakdown { kv: bytes(kv_blocks), state, ..request.fixed },
+        block_bytes: request.block_bytes,
         available_bytes: request.limit_bytes.or(request.available_bytes),
     };
     let context_tokens = context.min(kv_blocks * BLOCK_TOKENS);
-    Ok(MemoryPlan { kv_blocks, state_slots, context_tokens, ..MemoryPlan::of_pools(vec![pool]) })
+    Ok(MemoryPlan { kv_blocks, window_blocks, state_slots, context_tokens, ..MemoryPlan::of_pools(vec![pool]) })
 }
 
 impl MemoryRequest {
+    /// The blocks of layers that keep windows, if `bytes` are there for the KV cache.
+    fn windows_within(&self, bytes: u64) -> Option<usize> {
+        let BlockBytes { all, windowed } = self.block_bytes;
+        let window = self.window.filter(|_| all > 0 && windowed > 0)?;
+        Some(window.blocks_within(bytes, windowed))
+    }
+
     /// Bytes of this many slots.
     fn state_bytes(&self, slots: usize) -> u64 {
         self.slot_bytes.saturating_mul(slots as u64)
@@ -415,7 +440,8 @@ mod tests {
     fn request() -> MemoryRequest {
         MemoryRequest {
             fixed: FIXED,
-            block_bytes: MIB,
+            block_bytes: BlockBytes { all: MIB, windowed: 0 },
+            window: None,
             slot_bytes: 0,
             slots: StateSlots::wanted(0, 4, None),
             context_train: 4096,
@@ -433,6 +459,26 @@ mod tests {
         let plan = plan(&request()).unwrap();
         assert_eq!((plan.kv_blocks, plan.context_tokens), (256 + 3 * 64, 4096));
         assert_eq!(plan.total_bytes(), (100 + 10 + 448) * MIB);
+    }
+
+    #[test]
+    fn layers_with_windows_get_blocks_for_windows() {
+        let block_bytes = BlockBytes { all: MIB / 4, windowed: 3 * MIB / 4 };
+        let window = Some(WindowNeeds { positions: 113, max_sequences: 4, max_batched_tokens: 16 });
+        let windowed = MemoryRequest { block_bytes, window, ..request() };
+        let roomy = plan(&windowed).unwrap();
+        assert_eq!((roomy.kv_blocks, roomy.window_blocks, roomy.used.kv), (448, Some(84), (112 + 63) * MIB));
+        assert!(roomy.to_string().contains("7168 tokens in 448 blocks, windows in 84 blocks, context 4096"), "{roomy}");
+        let tight = plan(&MemoryRequest { available_bytes: Some(160 * MIB), ..windowed.clone() }).unwrap();
+        // 42 MiB are left: 10.5 for the least of 14 blocks, half of the rest for more of them.
+        assert_eq!((tight.kv_blocks, tight.window_blocks, tight.context_tokens), (63, Some(35), 1008));
+        let of_size = plan(&MemoryRequest { kv_bytes: Some(70 * MIB), ..windowed.clone() }).unwrap();
+        assert_eq!((of_size.kv_blocks, of_size.window_blocks), (121, Some(53)));
+        let short = plan(&MemoryRequest { context_tokens: Some(64), ..windowed }).unwrap();
+        assert_eq!((short.kv_blocks, short.window_blocks), (16, None), "as many as the others");
+        let without = MemoryRequest { memory: MemoryId::Device("vulkan:0".to_owned()), ..request() };
+        let together = MemoryPlan::together(vec![roomy, plan(&without).unwrap()]);
+        assert_eq!((together.window_blocks, together.used.kv), (Some(84), (112 + 63 + 448) * MIB));
     }
 
     #[test]

@@ -141,7 +141,7 @@ void main() {
         first_piece = gl_WorkGroupID.z;
         last_piece = gl_WorkGroupID.z;
     }
-    table_start = step.table_starts.at[step.sequences.at[row]];
+    table_start = table_start_of(step, row);
     load_queries();
 
     vec4 gathered[OWN_QUADS];

@@ -5,6 +5,7 @@
 #extension GL_EXT_shader_16bit_storage : require
 
 layout(constant_id = 20) const uint KV_TYPE = 1; // 0: float32, 1: float16, 2: 8 bits and a scale for 32 values
+layout(constant_id = 35) const bool WINDOWED = false; // the layer keeps the positions of windows
 
 const uint BLOCK_TOKENS = 16;
 const uint VALUES_TOGETHER = KV_TYPE == 2 ? 32 : 8; // stored by one invocation
@@ -69,6 +70,11 @@ vec4 octet_values(Octet octet, uint half_index) {
     }
     int codes = int(half_index == 0 ? octet.first.x : octet.first.y);
     return uintBitsToFloat(octet.first.z) * values_of_codes(codes);
+}
+
+// Where the tables have the blocks of a row's sequence in the layer.
+uint table_start_of(Step step, uint row) {
+    return step.table_starts.at[2 * step.sequences.at[row] + uint(WINDOWED)];
 }
 
 // The address of the record of a KV head that holds a position of a sequence.

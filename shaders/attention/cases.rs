@@ -120,7 +120,7 @@ pub fn half_cases() -> Vec<Case> {
 }
 
 /// Sinks, slopes, keys and values of different lengths, values that are part of their keys, and other windows.
-fn other_forms() -> [Attention; 11] {
+fn other_forms() -> [Attention; 13] {
     let unequal = |n_kv_heads, key_dim, value_dim| KvShape { value_dim, ..KvShape::grouped(n_kv_heads, key_dim) };
     [
         with_sinks(shaped(64, 2, 4, Some(128), None)),
@@ -130,11 +130,18 @@ fn other_forms() -> [Attention; 11] {
         of_shape(KvShape::latent(576, 512), 18, None, None),
         within(Window::Chunk(50), shaped(32, 2, 2, None, None)),
         within(Window::Chunk(256), shaped(16, 1, 4, None, None)),
+        windowed(shaped(64, 2, 4, Some(128), None)),
+        windowed(within(Window::Chunk(50), shaped(32, 2, 2, None, None))),
         within(Window::From(50), shaped(32, 2, 1, None, None)),
         within(Window::Before(300), shaped(64, 2, 1, None, None)),
         with_slopes(shaped(32, 2, 3, None, None)),
         with_slopes(with_sinks(shaped(16, 1, 5, Some(100), Some(30.0)))),
     ]
+}
+
+/// The same in a layer that keeps the positions of the window only.
+fn windowed(attention: Attention) -> Attention {
+    Attention { kv: attention.kv.windowed(true), ..attention }
 }
 
 /// Attention with a fused rotation: every pairing, whole heads and parts of them, heads that are not whole quads, keys
@@ -297,8 +304,9 @@ fn list_of(selection: Selection, position: usize, list: usize) -> Vec<usize> {
 fn case(sequences: &Sequences, kv_type: KvType, tolerance: f64, steps: &[Ranges]) -> Case {
     let Attention { n_heads, kv, window, softcap, sees_later, each_other, ref sinks, ref slopes, selection, .. } =
         sequences.attention;
-    let KvShape { n_kv_heads, key_dim, value_dim, values_in_keys, pool } = kv;
+    let KvShape { n_kv_heads, key_dim, value_dim, values_in_keys, pool, is_windowed } = kv;
     let form = if values_in_keys { ", latent" } else { "" };
+    let windowed = if is_windowed { ", own blocks" } else { "" };
     let pools = if pool > 0 { format!(", pools of {pool}") } else { String::new() };
     let sinks = if sinks.is_some() { ", sinks" } else { "" };
     let slopes = if slopes.is_some() { ", slopes" } else { "" };
@@ -312,7 +320,7 @@ fn case(sequences: &Sequences, kv_type: KvType, tolerance: f64, steps: &[Ranges]
         format!(", selected by {pool} in {lists} lists of {unit:?}")
     });
     let name = format!(
-        "{kv_type}, {n_heads}/{n_kv_heads} heads of {key_dim}/{value_dim}{form}{pools}, window {window:?}, cap {softcap:?}{sinks}{slopes}{later}{selected}"
+        "{kv_type}, {n_heads}/{n_kv_heads} heads of {key_dim}/{value_dim}{form}{pools}, window {window:?}{windowed}, cap {softcap:?}{sinks}{slopes}{later}{selected}"
     );
     let steps = steps.iter().map(|ranges| sequences.case_step(ranges, tolerance)).collect();
     let cache = Some(CaseCache::of_kv(sequences.shapes(), kv_type, sequences.n_blocks()));
@@ -429,8 +437,23 @@ impl Sequences {
             selected: (0..sequences.len() as u32).collect(),
             sequences,
             block_tables: self.block_tables.clone(),
+            window_tables: self.window_tables(ranges),
             ..CaseBatch::default()
         }
+    }
+
+    /// Other blocks for a layer that keeps windows, and one of another sequence before the window of each first row.
+    fn window_tables(&self, ranges: &[(usize, Range<usize>)]) -> Vec<Vec<u32>> {
+        let Some(window) = self.attention.window.filter(|_| self.attention.kv.is_windowed) else { return Vec::new() };
+        let last = self.n_blocks() as u32 - 1;
+        let mut tables = self.block_tables.clone();
+        tables.iter_mut().flatten().for_each(|block| *block = last - *block);
+        for (sequence, range) in ranges {
+            let before = window.first_visible(range.start) / BLOCK_TOKENS;
+            let other = tables[(sequence + 1) % tables.len()][0];
+            tables[*sequence][..before].fill(other);
+        }
+        tables
     }
 
     /// Query, key and, where these are inputs, value and selected positions of the rows of a step.

@@ -40,7 +40,7 @@ pub(super) fn store((layer, kv): (usize, KvShape), [key, value]: [&[f32]; 2], ar
     args.team.for_each(args.rows.div_ceil(BLOCK_TOKENS), &|task| {
         for row in task * BLOCK_TOKENS..args.rows.min((task + 1) * BLOCK_TOKENS) {
             let position = batch.positions[row] as usize;
-            let block = batch.block_tables[batch.sequences[row] as usize][position / BLOCK_TOKENS];
+            let block = batch.block_table(row, kv)[position / BLOCK_TOKENS];
             let key = &key[row * key_width..][..key_width];
             let ends_no_pool = (position + 1).checked_rem(kv.pool).is_some_and(|rest| rest > 0);
             let value = if ends_no_pool { &[][..] } else { &value[row * value_width..][..value_width] };
@@ -154,7 +154,7 @@ impl<'a> View<'a> {
             kernel: self.kernel,
             attention: self.attention,
             layer: kv.layer(self.attention.layer),
-            block_table: self.batch.block_tables[self.batch.sequences[rows.start] as usize],
+            block_table: self.batch.block_table(rows.start, self.attention.kv),
             query: self.query,
             lists_cells: self.lists_cells,
             selected: self.selected.map(|selected| {

@@ -341,10 +341,11 @@ fn cache_constant(kv_type: KvType) -> (u32, u32) {
 }
 
 /// The specialization constants of `attention/heads.glsl`, of `attention/pools.glsl` and of the cache.
-pub(crate) fn head_constants(kv: KvShape, kv_type: KvType) -> [(u32, u32); 5] {
-    let KvShape { key_dim, value_dim, values_in_keys, pool, .. } = kv;
+pub(crate) fn head_constants(kv: KvShape, kv_type: KvType) -> [(u32, u32); 6] {
+    let KvShape { key_dim, value_dim, values_in_keys, pool, is_windowed, .. } = kv;
     let lengths = [(21, key_dim as u32), (22, value_dim as u32)];
-    [(11, pool as u32), cache_constant(kv_type), lengths[0], lengths[1], (23, u32::from(values_in_keys))]
+    let flags = [(23, u32::from(values_in_keys)), (35, u32::from(is_windowed))];
+    [(11, pool as u32), cache_constant(kv_type), lengths[0], lengths[1], flags[0], flags[1]]
 }
 
 /// The specialization constants for rows that see later rows (`attention/runs.glsl`).

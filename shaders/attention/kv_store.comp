@@ -120,7 +120,7 @@ void store(Floats x, uint64_t cache, uint dim, uint stride, uint turned, uint in
     [[unroll]] for (uint q = 0; q < OWN_QUADS; q++) {
         quads[q] = load_quad(x, start, group * VALUES_TOGETHER + 4 * q, dim, turned);
     }
-    uint block = step.tables.at[step.table_starts.at[step.sequences.at[row]] + position / BLOCK_TOKENS];
+    uint block = step.tables.at[table_start_of(step, row) + position / BLOCK_TOKENS];
     uint64_t record = cache + (uint64_t(block) * n_kv_heads + head) * record_bytes(stride, slots.x);
     if (KV_TYPE == 2) {
         store_in_8_bits(record, stride, slots, group, quads);

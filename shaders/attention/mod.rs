@@ -180,7 +180,7 @@ impl Attention {
     /// [`ShapeError`] when the KV heads do not divide the heads, a head is too long, the number of sinks or slopes is not
     /// that of the heads, rows that see later rows are in chunks, or selected positions or pools are limited in another way.
     pub fn checked(self) -> Result<Self, ShapeError> {
-        let KvShape { n_kv_heads, key_dim, value_dim, values_in_keys, pool } = self.kv;
+        let KvShape { n_kv_heads, key_dim, value_dim, values_in_keys, pool, .. } = self.kv;
         let groups = self.n_heads.checked_rem(n_kv_heads).unwrap_or(self.n_heads);
         ShapeError::check("attention", format!("{} heads modulo {n_kv_heads} kv heads", self.n_heads), groups, 0)?;
         let longest_value = if values_in_keys { key_dim } else { MAX_HEAD_DIM };
@@ -195,6 +195,9 @@ impl Attention {
         {
             ShapeError::check("attention", "positions of a chunk of rows that see later rows", positions, 0)?;
         }
+        let has_window = matches!(self.window, Some(Window::Last(_) | Window::Chunk(_))) && !self.sees_later;
+        let lacks_window = usize::from(self.kv.is_windowed && !has_window);
+        ShapeError::check("attention", "layers of windows without one", lacks_window, 0)?;
         if self.selection.is_some() || pool > 0 {
             let has_other_window = match self.window {
                 Some(Window::Last(_)) => pool == 0,

@@ -58,6 +58,6 @@ bool find_tile(uint tile) {
     first_position = step.positions.at[first_row];
     first_seen = seen_by(step, first_row, window, kind_of_window).x;
     end_seen = seen_by(step, first_row + rows - 1, window, kind_of_window).y;
-    table_start = step.table_starts.at[step.sequences.at[first_row]];
+    table_start = table_start_of(step, first_row);
     return true;
 }

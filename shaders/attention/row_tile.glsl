@@ -19,7 +19,7 @@ bool find_work(out uvec2 range, out uint piece) {
     heads = min(HEADS, (kv_head + 1) * group - first_head);
     if (!find_row(step, gl_WorkGroupID.y, row)) return false;
     own_position = step.positions.at[row];
-    table_start = step.table_starts.at[step.sequences.at[row]];
+    table_start = table_start_of(step, row);
     range = seen_by(step, row, window, kind_of_window);
     window_start = range.x;
     range = cells_seen(range);

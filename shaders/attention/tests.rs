@@ -112,7 +112,7 @@ proptest! {
         seed: u64,
     ) {
         let value_dim = if in_keys { value_dim.min(key_dim) } else { value_dim };
-        let shape = KvShape { n_kv_heads, key_dim, value_dim, values_in_keys: in_keys, pool: 0 };
+        let shape = KvShape { n_kv_heads, key_dim, value_dim, values_in_keys: in_keys, ..KvShape::NONE };
         let attention = with_sinks(of_shape(shape, group, window, None));
         for kernel in supported_kernels() {
             let world = World::new(attention.clone(), &[len], kv_type, seed);

@@ -28,7 +28,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Ste
     Words positions;
     Words sequences;
     Words selection;
-    Words table_starts;
+    Words table_starts;    // of each sequence: where `tables` has its blocks, and those of layers that keep windows
     Words tables;
     Words run_starts;      // the first row of each run
     Words state_from;      // of each sequence: the slot before its first row, or NO_SLOT

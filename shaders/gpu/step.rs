@@ -21,6 +21,9 @@ const ARRAYS: usize = 15;
 /// The entry of a sequence without an adapter.
 const NO_ADAPTER: u32 = u32::MAX;
 
+/// Words of where the blocks of a sequence start: those of all layers, and those of layers that keep windows.
+const STARTS: usize = 2;
+
 /// Words of what the rows of a sequence see of each other: the kind, and the position of the first.
 const SIGHT_WORDS: usize = 2;
 
@@ -42,7 +45,7 @@ pub struct StepLayout {
 
 impl StepLayout {
     /// The layout for steps of at most `max_rows` rows, `max_selected` rows with logits, `max_hidden` rows with hidden
-    /// values, `max_sequences` sequences, and `max_table_entries` KV blocks of all sequences together.
+    /// values, `max_sequences` sequences, and `max_table_entries` entries in the tables of all sequences together.
     #[must_use]
     pub fn new(
         max_rows: usize,
@@ -66,7 +69,7 @@ impl StepLayout {
             rows,
             rows,
             selected,
-            sequences,
+            sequences * STARTS,
             entries,
             sequences,
             sequences,
@@ -117,16 +120,7 @@ impl StepLayout {
         let run_starts: Vec<u32> = batch.run_starts().map(count).collect();
         let counts = [batch.rows(), batch.selected.len(), run_starts.len(), batch.hidden.len()];
         words[..COUNTS].copy_from_slice(&counts.map(count));
-        let mut entries = 0;
-        let table_starts: Vec<u32> = batch
-            .block_tables
-            .iter()
-            .map(|table| {
-                entries += table.len();
-                count(entries - table.len())
-            })
-            .collect();
-        let tables: Vec<u32> = batch.block_tables.concat();
+        let (table_starts, tables) = block_tables(batch);
         let Batch { tokens, positions, sequences, selected, hidden, state_from, state_to, .. } = *batch;
         let (sights, denoised) = (sight_words(batch), denoise_words(batch.denoised));
         let (second_texts, adapters) = (second_text_starts(batch), adapter_words(batch));
@@ -159,6 +153,19 @@ impl StepLayout {
         }
         written
     }
+}
+
+/// Where the blocks of each sequence start, and all blocks.
+fn block_tables(batch: &Batch<'_>) -> (Vec<u32>, Vec<u32>) {
+    let starts = |tables: &[&[u32]], first: usize| {
+        let next = |next: &mut usize, table: &&[u32]| Some(std::mem::replace(next, *next + table.len()) as u32);
+        tables.iter().scan(first, next).collect::<Vec<u32>>()
+    };
+    let mut tables = batch.block_tables.concat();
+    let all = starts(batch.block_tables, 0);
+    let windowed = if batch.window_tables.is_empty() { all.clone() } else { starts(batch.window_tables, tables.len()) };
+    tables.extend(batch.window_tables.iter().copied().flatten());
+    (all.into_iter().zip(windowed).flat_map(|(all, windowed)| [all, windowed]).collect(), tables)
 }
 
 /// What the rows of each sequence see of each other, and the position of the first of them.
@@ -223,6 +230,7 @@ mod tests {
             rope_positions: &[[0; 3], [1, 2, 3], [4; 3]],
             sequences: &[0, 0, 1],
             block_tables: &[&[7], &[3, 2]],
+            window_tables: &[&[5], &[9, 4]],
             selected: &[1, 2],
             hidden: &[2],
             state_from: &[NO_SLOT, 4],
@@ -244,8 +252,8 @@ mod tests {
         assert_eq!(array(0)[..3], [10, 11, 12]);
         assert_eq!(array(2)[..3], [0, 0, 1]);
         assert_eq!(array(3)[..2], [1, 2]);
-        assert_eq!(array(4)[..2], [0, 1]);
-        assert_eq!(array(5)[..3], [7, 3, 2]);
+        assert_eq!(array(4)[..4], [0, 3, 1, 4]);
+        assert_eq!(array(5)[..6], [7, 3, 2, 5, 9, 4]);
         assert_eq!(array(6)[..2], [0, 2], "the first row of each run of rows of a sequence");
         assert_eq!(array(7)[..2], [NO_SLOT, 4]);
         assert_eq!(array(8)[..3], [NO_SLOT, 3, 4]);
@@ -255,7 +263,7 @@ mod tests {
         assert_eq!(array(12)[..2], [1, NO_SECOND_TEXT]);
         assert_eq!(array(13)[..9], [0, 0, 0, 1, 2, 3, 4, 4, 4]);
         assert_eq!(array(14)[..4], [NO_ADAPTER, 0, 6, 0.5f32.to_bits()]);
-        let counts = [4, 3 * 3, 2, 2, 3, 2, 2, 3, 1, 2 * SIGHT_WORDS, DENOISE_WORDS, 2, 3 * 3, 2 * ADAPTER_WORDS];
+        let counts = [4, 3 * 3, 2, 4, 6, 2, 2, 3, 1, 2 * SIGHT_WORDS, DENOISE_WORDS, 2, 3 * 3, 2 * ADAPTER_WORDS];
         assert_eq!(written.iter().map(Range::len).sum::<usize>(), counts.into_iter().sum::<usize>());
     }
 }

@@ -11,7 +11,7 @@ use half::f16;
 
 use super::planes::Planes;
 use super::scaled::ScaledPlanes;
-use super::shape::{BLOCK_TOKENS, KvShape, KvType};
+use super::shape::{BLOCK_TOKENS, BlockCounts, KvShape, KvType};
 
 /// The keys and values of all layers, and the index keys of those that select positions.
 pub struct KvCache {
@@ -46,13 +46,14 @@ impl KvCache {
     /// A cache with `n_blocks` blocks in every layer, none of which has index keys. The system provides the memory zeroed.
     #[must_use]
     pub fn new(shapes: Vec<KvShape>, n_blocks: usize, kv_type: KvType) -> Self {
-        KvCache::with_index_keys(shapes.into_iter().map(|shape| [shape, KvShape::NONE]), n_blocks, kv_type)
+        let both = shapes.into_iter().map(|shape| [shape, KvShape::NONE]);
+        KvCache::with_index_keys(both, BlockCounts::equal(n_blocks), kv_type)
     }
 
     /// As [`KvCache::new`], for layers with these shapes of keys and values, and of index keys.
     #[must_use]
-    pub fn with_index_keys(shapes: impl Iterator<Item = [KvShape; 2]>, n_blocks: usize, kv_type: KvType) -> Self {
-        let layer = |shape: KvShape| Layer::new(shape, n_blocks, kv_type);
+    pub fn with_index_keys(shapes: impl Iterator<Item = [KvShape; 2]>, blocks: BlockCounts, kv_type: KvType) -> Self {
+        let layer = |shape: KvShape| Layer::new(shape, blocks.of(shape), kv_type);
         let (layers, indexes) = shapes.map(|[kv, index]| (layer(kv), layer(index))).unzip();
         KvCache { layers, indexes }
     }
@@ -90,7 +91,7 @@ impl KvCache {
     /// Copies the content of a block, of all layers, to `out`, which has [`KvCache::block_bytes`] bytes.
     ///
     /// # Panics
-    /// When the block is out of range or `out` has another length.
+    /// When the block is out of range, as also of a layer with fewer blocks, or `out` has another length.
     pub fn read_block(&mut self, block: u32, out: &mut [u8]) {
         let mut rest = out;
         for plane in self.block_planes(block) {
@@ -220,7 +221,7 @@ mod tests {
         let pooled = KvShape::latent(48, 48).with_pools(4).unwrap();
         let shapes = [KvShape::grouped(2, 32), unequal, KvShape::latent(48, 32), pooled];
         let both = shapes.map(|shape| [shape, if shape == unequal { KvShape::NONE } else { KvShape::index(20) }]);
-        let cache = KvCache::with_index_keys(both.into_iter(), 5, kv_type);
+        let cache = KvCache::with_index_keys(both.into_iter(), BlockCounts::equal(5), kv_type);
         for (layer, [shape, index]) in both.into_iter().enumerate() {
             for position in 0..5 * BLOCK_TOKENS {
                 let key = crate::testing::values(position as u64, shape.key_width());

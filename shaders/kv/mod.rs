@@ -20,4 +20,4 @@ pub(crate) use device::values_together;
 pub use device::{DeviceKv, plane_block_bytes};
 pub(crate) use planes::{PlainHead, Storage, StoredHead};
 pub(crate) use shape::SCALE_GROUP;
-pub use shape::{BLOCK_TOKENS, KvShape, KvType, MAX_HEAD_DIM, UnknownKvType};
+pub use shape::{BLOCK_TOKENS, BlockCounts, KvShape, KvType, MAX_HEAD_DIM, UnknownKvType};

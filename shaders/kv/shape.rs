@@ -87,11 +87,38 @@ pub struct KvShape {
     pub values_in_keys: bool,
     /// Adjacent positions of a pool, of which one entry, as long as a key, is stored in the place of values; 0 without pools.
     pub pool: usize,
+    /// Whether rows read the positions of a window only, so that the layer may have fewer blocks than sequences have
+    /// ([`BlockCounts`]).
+    pub is_windowed: bool,
+}
+
+/// The numbers of blocks of a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockCounts {
+    /// Of a layer that keeps all positions of the sequences.
+    pub all: usize,
+    /// Of a layer that keeps those of windows.
+    pub windowed: usize,
+}
+
+impl BlockCounts {
+    /// As many blocks in every layer.
+    #[must_use]
+    pub fn equal(blocks: usize) -> Self {
+        BlockCounts { all: blocks, windowed: blocks }
+    }
+
+    /// The blocks of a layer of this shape.
+    #[must_use]
+    pub fn of(self, shape: KvShape) -> usize {
+        if shape.is_windowed { self.windowed } else { self.all }
+    }
 }
 
 impl KvShape {
     /// Nothing is stored.
-    pub const NONE: KvShape = KvShape { n_kv_heads: 0, key_dim: 0, value_dim: 0, values_in_keys: false, pool: 0 };
+    pub const NONE: KvShape =
+        KvShape { n_kv_heads: 0, key_dim: 0, value_dim: 0, values_in_keys: false, pool: 0, is_windowed: false };
 
     /// Keys without values of their own, by which positions are selected.
     #[must_use]
@@ -102,14 +129,14 @@ impl KvShape {
     /// Heads whose keys and values have the same length.
     #[must_use]
     pub fn grouped(n_kv_heads: usize, head_dim: usize) -> Self {
-        KvShape { n_kv_heads, key_dim: head_dim, value_dim: head_dim, values_in_keys: false, pool: 0 }
+        KvShape { n_kv_heads, key_dim: head_dim, value_dim: head_dim, ..KvShape::NONE }
     }
 
     /// Latent attention: one head for all queries. Its key is a latent vector of `value_dim` values, which is also the
     /// value, followed by the rotated values.
     #[must_use]
     pub fn latent(key_dim: usize, value_dim: usize) -> Self {
-        KvShape { n_kv_heads: 1, key_dim, value_dim, values_in_keys: true, pool: 0 }
+        KvShape { n_kv_heads: 1, key_dim, value_dim, values_in_keys: true, ..KvShape::NONE }
     }
 
     /// The same with an entry for each pool of this many positions, which divides a block or has whole blocks.
@@ -125,6 +152,12 @@ impl KvShape {
         ShapeError::check("kv", "length of a value", self.value_dim, self.key_dim)?;
         ShapeError::check("kv", "heads with values in keys", self.n_kv_heads * usize::from(self.values_in_keys), 1)?;
         Ok(KvShape { pool, ..self })
+    }
+
+    /// The same, if rows read the positions of a window only.
+    #[must_use]
+    pub fn windowed(self, is_windowed: bool) -> Self {
+        KvShape { is_windowed, ..self }
     }
 
     /// The slots of a block for values, or for the entries of pools.

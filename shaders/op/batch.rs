@@ -1,5 +1,6 @@
 //! The rows of one step.
 
+use crate::kv::KvShape;
 use crate::lora::adapter::AdapterUse;
 use crate::sample_token::params::RowSamplingParams;
 
@@ -17,6 +18,9 @@ pub struct Batch<'a> {
     pub sequences: &'a [u32],
     /// The KV blocks of each sequence, in the order of positions.
     pub block_tables: &'a [&'a [u32]],
+    /// The same in layers that keep the positions of a window ([`KvShape::is_windowed`]): any number in the place of blocks before it.
+    /// Empty when these layers have the same blocks.
+    pub window_tables: &'a [&'a [u32]],
     /// The rows that reach the output head, ascending.
     pub selected: &'a [u32],
     /// The rows whose hidden values are returned, ascending.
@@ -83,6 +87,14 @@ impl<'a> Batch<'a> {
             Selection::Logits => self.selected,
             Selection::Hidden => self.hidden,
         }
+    }
+
+    /// The KV blocks of a row's sequence in a layer of this shape, in the order of positions.
+    #[must_use]
+    pub fn block_table(&self, row: usize, kv: KvShape) -> &'a [u32] {
+        let is_windowed = kv.is_windowed && !self.window_tables.is_empty();
+        let tables = if is_windowed { self.window_tables } else { self.block_tables };
+        tables[self.sequences[row] as usize]
     }
 
     /// The number of rows of the step.

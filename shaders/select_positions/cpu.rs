@@ -31,7 +31,7 @@ pub(super) fn store(op: &SelectPositions, args: &CpuArgs<'_>) {
     args.team.for_each(args.rows.div_ceil(BLOCK_TOKENS), &|task| {
         for row in task * BLOCK_TOKENS..args.rows.min((task + 1) * BLOCK_TOKENS) {
             let position = batch.positions[row] as usize;
-            let block = batch.block_tables[batch.sequences[row] as usize][position / BLOCK_TOKENS];
+            let block = batch.block_table(row, op.index())[position / BLOCK_TOKENS];
             let key = &key[row * op.key_dim..][..op.key_dim];
             // SAFETY: no two rows of a step share a position of a sequence, and no two sequences write to the same
             // block.
@@ -64,7 +64,7 @@ pub(super) fn select(op: &SelectPositions, args: &mut CpuArgs<'_>) {
             let indexer = Indexer {
                 op,
                 layer,
-                block_table: batch.block_tables[batch.sequences[row] as usize],
+                block_table: batch.block_table(row, op.index()),
                 query: &query[row * op.n_heads * op.key_dim..][..op.n_heads * op.key_dim],
                 weight: &weight[row * op.n_heads..][..op.n_heads],
             };

@@ -40,7 +40,7 @@ pub(super) fn select(op: &SelectPositions, last: usize, args: &mut CpuArgs<'_>) 
             let row = Row {
                 op,
                 layer,
-                block_table: batch.block_tables[batch.sequences[row] as usize],
+                block_table: batch.block_table(row, op.index()),
                 query: &query[row * op.n_heads * op.key_dim..][..op.n_heads * op.key_dim],
                 scores: &scores,
                 start: index * lists * stride,

@@ -41,7 +41,7 @@ void main() {
     if (row >= step.rows) return;
     uint own = step.positions.at[row];
     if (own < all_up_to) return;
-    uint table_start = step.table_starts.at[step.sequences.at[row]];
+    uint table_start = table_start_of(step, row);
     for (uint index = gl_GlobalInvocationID.x; index < (own + 1) / pool; index += gl_NumWorkGroups.x * WORKGROUP_SIZE) {
         uint position = index * pool + pool - 1;
         uint64_t record = record_of(keys, KEY_STRIDE, step, table_start, position, 1, 0);

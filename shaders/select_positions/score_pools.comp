@@ -44,7 +44,7 @@ void main() {
     uint own_position = step.positions.at[row];
     if (own_position < all_up_to) return;
     uint lane = gl_LocalInvocationID.x;
-    uint table_start = step.table_starts.at[step.sequences.at[row]];
+    uint table_start = table_start_of(step, row);
     uint pools = own_position / pool + 1;
     for (uint index = gl_WorkGroupID.x; index < pools; index += gl_NumWorkGroups.x) {
         bool is_last = index + last >= pools;

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::cases::{Sequences, whole};
 use super::*;
 use crate::cpu::{ActivationBits, Kernel, Solo};
-use crate::kv::{KvCache, KvType};
+use crate::kv::{BlockCounts, KvCache, KvType};
 use crate::op::{CpuArgs, Op};
 use crate::recurrent::StateCache;
 use crate::testing::{supported_kernels, values};
@@ -15,7 +15,8 @@ use crate::tuning::Tuning;
 
 fn cache_of(sequences: &Sequences, kv_type: KvType) -> KvCache {
     let cache = sequences.cache(kv_type);
-    KvCache::with_index_keys(cache.layers().into_iter().map(|layer| layer.shapes()), cache.blocks, kv_type)
+    let shapes = cache.layers().into_iter().map(|layer| layer.shapes());
+    KvCache::with_index_keys(shapes, BlockCounts::equal(cache.blocks), kv_type)
 }
 
 /// The output of a step.

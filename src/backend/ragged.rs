@@ -11,7 +11,7 @@ use cuelight_shaders::recurrent::NO_SLOT;
 use super::encoder_rows;
 use crate::engine::{
     AdapterUse, BLOCK_TOKENS, Canvas, EmbeddingRows, EngineLimits, LogitsWanted, RowSamplingParams, SequenceRows,
-    SlotId, Step,
+    SlotId, Step, WindowLimits,
 };
 use crate::graph::{Graph, Node, Rows, ValueId};
 
@@ -31,18 +31,33 @@ pub(super) struct RaggedRows {
     denoised: Vec<DenoiseParams>,
 }
 
+/// What the sequences of a step have.
+pub(super) struct OfSequences<'a> {
+    block_tables: Vec<&'a [u32]>,
+    window_tables: Vec<&'a [u32]>,
+    pub adapters: Vec<Option<&'a AdapterUse>>,
+}
+
+impl<'a> OfSequences<'a> {
+    pub fn new(step: &'a Step) -> Self {
+        let (block_tables, window_tables) = (step.block_tables(), step.window_tables());
+        OfSequences { block_tables, window_tables, adapters: step.adapters() }
+    }
+}
+
 impl RaggedRows {
-    pub fn batch<'a>(&'a self, block_tables: &'a [&'a [u32]], adapters: &'a [Option<&'a AdapterUse>]) -> Batch<'a> {
+    pub fn batch<'a>(&'a self, of_sequences: &'a OfSequences<'a>) -> Batch<'a> {
         Batch {
             tokens: &self.tokens,
             positions: &self.positions,
             sequences: &self.sequences,
-            block_tables,
+            block_tables: &of_sequences.block_tables,
+            window_tables: &of_sequences.window_tables,
             selected: &self.selected,
             hidden: &self.hidden,
             state_from: &self.state_from,
             state_to: &self.state_to,
-            adapters,
+            adapters: &of_sequences.adapters,
             adapter_slots: &[],
             sights: &self.sights,
             rope_positions: &self.rope_positions,
@@ -190,7 +205,7 @@ pub(super) fn validate(step: &Step, limits: &EngineLimits) -> Result<(), String>
     at_most("rows with logits", step.logits_rows(), limits.max_logits_rows)?;
     at_most("rows with hidden values", step.hidden_rows(), limits.hidden.max_rows)?;
     at_most("adapters", step.distinct_adapters().len(), limits.adapters.slots)?;
-    let mut written_blocks = Vec::new();
+    let (mut written_blocks, mut written_in_windows) = (Vec::new(), Vec::new());
     for (index, sequence) in step.sequences.iter().enumerate() {
         let end = sequence.first_position as usize + sequence.tokens.len();
         at_most("tokens in a sequence", end, limits.context_tokens)?;
@@ -226,13 +241,36 @@ pub(super) fn validate(step: &Step, limits: &EngineLimits) -> Result<(), String>
         }
         if !sequence.tokens.is_empty() {
             let first_block = sequence.first_position as usize / BLOCK_TOKENS;
-            written_blocks.extend_from_slice(&sequence.block_table[first_block..end.div_ceil(BLOCK_TOKENS)]);
+            let blocks = first_block..end.div_ceil(BLOCK_TOKENS);
+            written_blocks.extend_from_slice(&sequence.block_table[blocks.clone()]);
+            validate_window(index, sequence, limits.window)?;
+            written_in_windows.extend(sequence.window_table.get(blocks).into_iter().flatten());
         }
     }
-    written_blocks.sort_unstable();
-    match written_blocks.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(format!("block {} is written twice", pair[0])),
-        None => validate_state(step, limits.state_slots),
+    validate_written(written_blocks, "block")?;
+    validate_written(written_in_windows, "block of windows")?;
+    validate_state(step, limits.state_slots)
+}
+
+/// Checks that no block is written twice.
+fn validate_written(mut blocks: Vec<u32>, what: &str) -> Result<(), String> {
+    blocks.sort_unstable();
+    match blocks.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(format!("{what} {} is written twice", pair[0])),
+        None => Ok(()),
+    }
+}
+
+/// Checks the blocks of a sequence in layers that keep a window.
+fn validate_window(index: usize, sequence: &SequenceRows, limits: Option<WindowLimits>) -> Result<(), String> {
+    let (table, expected) = (&sequence.window_table, limits.map_or(0, |_| sequence.block_table.len()));
+    if table.len() != expected {
+        return Err(format!("sequence {index} has {} blocks of windows instead of {expected}", table.len()));
+    }
+    let blocks = limits.map_or(0, |limits| limits.blocks);
+    match table.iter().find(|block| **block as usize >= blocks) {
+        Some(block) => Err(format!("sequence {index} uses block {block} of {blocks} of windows")),
+        None => Ok(()),
     }
 }
 

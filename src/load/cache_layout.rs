@@ -107,7 +107,7 @@ mod tests {
             layer: 0,
             stores: true,
             n_heads: 2,
-            kv: KvShape { n_kv_heads: 1, key_dim: 16, value_dim: 16, values_in_keys: false, pool: 0 },
+            kv: KvShape::grouped(1, 16),
             scale,
             window,
             sees_later: false,

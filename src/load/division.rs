@@ -20,7 +20,7 @@ use crate::device::{ComputeDevice, CpuExperts, ExpertStreaming, Shares};
 use crate::engine::{Engine, EngineLimits};
 use crate::experts::HostExperts;
 use crate::graph::Graph;
-use crate::memory::{self, MemoryBreakdown, MemoryId, MemoryPlan, MemoryRequest, TooLarge};
+use crate::memory::{self, BlockBytes, MemoryBreakdown, MemoryId, MemoryPlan, MemoryRequest, TooLarge};
 use crate::model::ModelGraph;
 use crate::placement::{self, Split};
 
@@ -170,7 +170,7 @@ impl Division {
         sharers: &Sharers,
     ) -> Result<MemoryPlan, TooLarge> {
         let footprints: Vec<Footprint> = self.parts.iter().map(|part| part.footprint(options, limits)).collect();
-        let all_blocks: u64 = footprints.iter().map(|footprint| footprint.kv_block).sum();
+        let all_blocks: u64 = footprints.iter().map(|footprint| footprint.kv_block.total()).sum();
         let on_host = self.host.as_ref().map(|host| host.footprint(options, limits));
         // Pages of weights that a device copies are released to the file. Without a file they stay in host memory.
         let retained = self.parts.iter().map(|part| part.retained_bytes(options));
@@ -182,9 +182,9 @@ impl Division {
             let parts = self.parts.iter().zip(&footprints);
             let here = || parts.clone().filter(|(part, _)| part.target.memory(options) == memory);
             let footprints = || here().map(|(_, footprint)| *footprint).chain(on_host.filter(|_| is_host));
-            let block_bytes: u64 = footprints().map(|footprint| footprint.kv_block).sum();
-            let of_kv =
-                |bytes: u64| (u128::from(bytes) * u128::from(block_bytes) / u128::from(all_blocks.max(1))) as u64;
+            let block_bytes: BlockBytes = footprints().map(|footprint| footprint.kv_block).sum();
+            let part = u128::from(block_bytes.total());
+            let of_kv = |bytes: u64| (u128::from(bytes) * part / u128::from(all_blocks.max(1))) as u64;
             let weights: u64 = footprints().map(|footprint| footprint.weights).sum();
             let tied: u64 = here().map(|(part, _)| part.tied_bytes(options)).sum();
             let adapters: u64 = footprints().map(|footprint| footprint.adapters).sum();
@@ -202,13 +202,13 @@ impl Division {
                 fixed: if is_host { request.fixed + used } else { used },
                 block_bytes,
                 slot_bytes: footprints().map(|footprint| footprint.state_slot).sum(),
-                kv_bytes: request.kv_bytes.map(of_kv).filter(|_| block_bytes > 0),
+                kv_bytes: request.kv_bytes.map(of_kv).filter(|_| block_bytes.total() > 0),
                 limit_bytes: if is_host { request.limit_bytes } else { options.device_bytes }.map(share),
                 available_bytes: available.or_else(|| is_host.then(memory::available).flatten()).map(share),
                 memory: memory.clone(),
                 ..request.clone()
             })?;
-            if block_bytes == 0 && all_blocks > 0 {
+            if block_bytes.total() == 0 && all_blocks > 0 {
                 // Another memory has the blocks.
                 plan.kv_blocks = usize::MAX;
             }

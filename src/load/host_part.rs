@@ -17,7 +17,7 @@ use crate::device::CpuExperts;
 use crate::engine::{EngineError, EngineLimits};
 use crate::experts::HostExperts;
 use crate::graph::{Graph, Handover};
-use crate::memory::{self, MemoryBreakdown, MemoryRequest};
+use crate::memory::{self, BlockBytes, MemoryBreakdown, MemoryRequest};
 
 /// Experts that the CPU computes for a model on a device.
 pub(super) struct HostPart {
@@ -49,7 +49,13 @@ impl HostPart {
         let rows = limits.max_batched_tokens;
         let scratch = self.layers.iter().map(|layer| layer.scratch_len(options.kernel, rows, 0)).max();
         let scratch = (scratch.unwrap_or(0) * size_of::<f32>()) as u64 + self.upload_buffer_bytes(options);
-        Footprint { weights: weights.chain(overhead).sum(), scratch, adapters: 0, kv_block: 0, state_slot: 0 }
+        Footprint {
+            weights: weights.chain(overhead).sum(),
+            scratch,
+            adapters: 0,
+            kv_block: BlockBytes::default(),
+            state_slot: 0,
+        }
     }
 
     /// Bytes of the staging buffers for expert uploads.

@@ -129,6 +129,9 @@ pub struct LoadOptions {
     pub media: Vec<CompanionMemory>,
     /// How keys and values are stored.
     pub kv_type: KvType,
+    /// Whether layers that attend to a window may keep fewer positions than the others. Steps must then have
+    /// [window tables](crate::engine::SequenceRows::window_table).
+    pub keeps_windows: bool,
     /// Threads for CPU kernels, including the executor's own.
     pub threads: usize,
     /// The devices. Several devices share the layers.
@@ -209,6 +212,7 @@ impl LoadOptions {
             memory_bytes: None,
             request_bytes: 0,
             tiers: TierMemory::default(),
+            keeps_windows: false,
             draft: Vec::new(),
             media: Vec::new(),
             kv_type: KvType::F16,

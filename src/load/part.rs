@@ -21,7 +21,7 @@ use crate::cancel::LoadCancelled;
 use crate::device::ComputeDevice;
 use crate::engine::EngineLimits;
 use crate::graph::{Graph, MemoryLayout, Node};
-use crate::memory::{self, MemoryId};
+use crate::memory::{self, BlockBytes, MemoryId};
 
 /// The device of a model part.
 pub(crate) enum Target {
@@ -139,7 +139,7 @@ impl ModelPart {
             adapters: 0,
             // Before the first step, the same memory is used for the piece of a weight that is being repacked.
             scratch: scratch.max(PIECE_BYTES as u64),
-            kv_block: self.states.iter().map(|state| state.block_bytes(kv_type)).sum(),
+            kv_block: self.states.iter().map(|state| BlockBytes::of_layer(state, state.block_bytes(kv_type))).sum(),
             state_slot: self.states.iter().map(LayerState::slot_bytes).sum(),
         }
     }
@@ -221,7 +221,7 @@ fn cpu_stage(
     limits: &EngineLimits,
     done: &mut dyn FnMut(&Weight) -> Result<(), LoadCancelled>,
 ) -> Result<CpuStage, LoadCancelled> {
-    let kv = KvCache::with_index_keys(states.iter().map(LayerState::shapes), limits.kv_blocks, options.kv_type);
+    let kv = KvCache::with_index_keys(states.iter().map(LayerState::shapes), limits.block_counts(), options.kv_type);
     let recurrent = StateCache::new(states.iter().map(|state| state.recurrent_len), limits.state_slots);
     let kernel = options.kernel;
     // If one op repacks a weight, other ops read only some rows of the stored copy (an embedding that is also the head), so

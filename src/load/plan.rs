@@ -12,7 +12,7 @@ use super::card::ModelCard;
 use super::division::{self, Division, Sharers};
 use super::error::LoadError;
 use super::guarded::GuardedEngine;
-use super::options::{LoadOptions, Source};
+use super::options::{LoadOptions, Source, TierMemory};
 use super::progress::LoadProgress;
 use super::text::{chat_template, tokenizer_bytes, tokenizer_cancellable};
 use crate::adapters::AdapterModel;
@@ -23,13 +23,15 @@ use crate::checkpoint::drafter::{self, Drafter};
 use crate::embedding::{EmbeddingSpec, Pooling};
 use crate::engine::{
     AdapterLimits, CanvasLimits, EmbeddingLimits, Engine, EngineLimits, HiddenInput, HiddenLimits, LogitTokens,
+    WindowLimits,
 };
 use crate::experts::HostExperts;
 use crate::format::chat_template::ChatTemplate;
 use crate::format::hugging_face::HeadCounts;
 use crate::format::tokenizer::Tokenizer;
 use crate::mapped_file::ModelFiles;
-use crate::memory::{self, MemoryBreakdown, MemoryId, MemoryPlan, MemoryRequest, StateSlots};
+use crate::memory::{self, BlockBytes, MemoryBreakdown, MemoryId, MemoryPlan, MemoryRequest, StateSlots, WindowNeeds};
+use crate::model::hyperparameters::HyperParameters;
 use crate::model::layer::{DeltaLayer, MixerSpec};
 use crate::model::{BuildOptions, ModelGraph, Section};
 use crate::synthetic::generate::PendingWeights;
@@ -233,6 +235,7 @@ fn limits(model: &ModelGraph, options: &LoadOptions) -> EngineLimits {
         logit_tokens: logit_tokens.map(|tokens| LogitTokens { tokens, vocab_size: h.vocab_size }),
         context_tokens,
         kv_blocks: 0,
+        window: window_limits(h, options),
         state_slots: 0,
         max_batched_tokens,
         max_sequences,
@@ -246,6 +249,14 @@ fn limits(model: &ModelGraph, options: &LoadOptions) -> EngineLimits {
         }),
         device: String::new(),
     }
+}
+
+/// The windows that layers keep instead of everything; their blocks are not known yet. Blocks with copies in other memories keep
+/// everything, and so does a model whose steps replace what earlier ones have stored.
+fn window_limits(h: &HyperParameters, options: &LoadOptions) -> Option<WindowLimits> {
+    let windows = h.layers.iter().filter_map(|layer| layer.mixer.attention()?.kept_window());
+    let keeps_windows = options.keeps_windows && options.tiers == TierMemory::default() && h.denoising.is_none();
+    windows.max().filter(|_| keeps_windows).map(|positions| WindowLimits { positions, blocks: 0 })
 }
 
 /// As many rows of whole blocks as fit, at least those of one.
@@ -262,7 +273,12 @@ fn memory_request(model: &ModelGraph, options: &LoadOptions, limits: &EngineLimi
             tiers: options.tiers.total(slot_bytes),
             ..MemoryBreakdown::default()
         },
-        block_bytes: 0,
+        block_bytes: BlockBytes::default(),
+        window: limits.window.map(|window| WindowNeeds {
+            positions: window.positions,
+            max_sequences: limits.max_sequences,
+            max_batched_tokens: limits.max_batched_tokens,
+        }),
         slot_bytes: 0,
         slots: StateSlots::wanted(slot_bytes, limits.max_sequences, options.state_bytes),
         context_train: model.hyperparameters.context_train,
@@ -297,6 +313,8 @@ impl DividedModel {
         };
         limits.context_tokens = memory.context_tokens;
         limits.kv_blocks = memory.kv_blocks;
+        let window = limits.window.zip(memory.window_blocks);
+        limits.window = window.map(|(window, blocks)| WindowLimits { blocks, ..window });
         limits.state_slots = memory.state_slots;
         Ok(LoadPlan {
             options,

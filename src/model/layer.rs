@@ -189,7 +189,16 @@ impl AttentionLayer {
     #[must_use]
     pub fn kv_shape(&self) -> KvShape {
         let Heads { n_kv_heads, head_dim, value_dim, .. } = self.heads;
-        KvShape { value_dim, ..KvShape::grouped(n_kv_heads, head_dim) }
+        KvShape { value_dim, ..KvShape::grouped(n_kv_heads, head_dim) }.windowed(self.kept_window().is_some())
+    }
+
+    /// The most positions up to its own that a row reads, if these are not all before it.
+    #[must_use]
+    pub fn kept_window(&self) -> Option<usize> {
+        match self.window {
+            Some(Window::Last(positions) | Window::Chunk(positions)) if !self.sees_later => Some(positions),
+            _ => None,
+        }
     }
 
     /// The layer of the cache that the layer with number `own` reads.

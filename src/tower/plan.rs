@@ -63,7 +63,7 @@ impl TowerPlan {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let footprint = self.part.footprint(&self.options, &self.limits);
-        let kv = footprint.kv_block * self.limits.kv_blocks as u64;
+        let kv = footprint.kv_block.total() * self.limits.kv_blocks as u64;
         let states = footprint.state_slot * self.limits.state_slots as u64;
         footprint.weights + footprint.scratch + kv + states + self.host_bytes
     }

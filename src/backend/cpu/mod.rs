@@ -16,7 +16,7 @@ use cuelight_shaders::op::{CpuArgs, InputObserver, Op};
 use cuelight_shaders::recurrent::StateCache;
 use cuelight_shaders::tuning::Tuning;
 
-use crate::backend::ragged::{RaggedRows, count_rows, node_cost};
+use crate::backend::ragged::{OfSequences, RaggedRows, count_rows, node_cost};
 use crate::backend::stage::{PipelineStage, StageOutput};
 use crate::cancel::LoadCancelled;
 use crate::cgroup;
@@ -126,8 +126,8 @@ impl CpuStage {
 
     fn compute(&mut self, segment: usize, step: &Step) {
         let Segment { graph, layout, profiler } = &mut self.segments[segment];
-        let (block_tables, adapters) = (step.block_tables(), step.adapters());
-        let batch = self.rows.batch(&block_tables, &adapters);
+        let of_sequences = OfSequences::new(step);
+        let batch = self.rows.batch(&of_sequences);
         let mut observer = self.observer.as_ref().map(|one| one.lock().unwrap_or_else(PoisonError::into_inner));
         let arena = SharedMut::new(&mut self.arena);
         let place = |value: ValueId| {
@@ -183,8 +183,8 @@ impl PipelineStage for CpuStage {
         }
         self.compute(segment, step);
         let Segment { graph, layout, profiler } = &mut self.segments[segment];
-        let (block_tables, adapters) = (step.block_tables(), step.adapters());
-        let batch = self.rows.batch(&block_tables, &adapters);
+        let of_sequences = OfSequences::new(step);
+        let batch = self.rows.batch(&of_sequences);
         let read = |value: &ValueId| {
             let (start, rows) = (layout.offset(*value), count_rows(graph.rows(*value), &batch));
             self.arena[start..start + rows * graph.width(*value)].to_vec()
@@ -205,8 +205,8 @@ impl PipelineStage for CpuStage {
     fn cost(&self, segment: usize, step: &Step) -> Cost {
         let mut rows = RaggedRows::default();
         rows.fill(step);
-        let (block_tables, adapters) = (step.block_tables(), step.adapters());
-        let batch = rows.batch(&block_tables, &adapters);
+        let of_sequences = OfSequences::new(step);
+        let batch = rows.batch(&of_sequences);
         let graph = &self.segments[segment].graph;
         let cost = |node| node_cost(graph, node, self.kernel, batch, &self.kv_position_bytes);
         graph.nodes().iter().map(cost).sum()

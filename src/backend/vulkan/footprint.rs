@@ -9,6 +9,7 @@ use super::probe::DeviceInfo;
 use super::{adapters, arena, resident, transfer};
 use crate::engine::{BLOCK_TOKENS, EngineLimits};
 use crate::graph::{Graph, MemoryLayout, Node, ValueId};
+use crate::memory::BlockBytes;
 
 /// Bytes of device memory that a model needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub struct Footprint {
     /// Values between ops, logits, and the step's own tables.
     pub scratch: u64,
     /// One KV block over all layers.
-    pub kv_block: u64,
+    pub kv_block: BlockBytes,
     /// The recurrent state of one sequence over all layers.
     pub state_slot: u64,
 }
@@ -89,7 +90,9 @@ pub(super) fn scratch_bytes(graphs: &[Graph], info: &DeviceInfo, limits: &Engine
 /// The layout of the tables of a step.
 pub(super) fn step_layout(limits: &EngineLimits) -> StepLayout {
     let blocks_of_sequence = limits.context_tokens.div_ceil(BLOCK_TOKENS);
-    let table_entries = limits.max_sequences * blocks_of_sequence;
+    // Where layers keep windows, each sequence has two tables.
+    let tables = if limits.window.is_some() { 2 } else { 1 };
+    let table_entries = limits.max_sequences * blocks_of_sequence * tables;
     let selected = [limits.max_logits_rows, limits.hidden.max_rows];
     StepLayout::new(limits.max_batched_tokens, selected, limits.max_sequences, table_entries)
 }

@@ -7,7 +7,7 @@ use cuelight_shaders::attention::KvType;
 use cuelight_shaders::experts::Experts;
 use cuelight_shaders::gpu::weight::WeightLayout;
 use cuelight_shaders::gpu::{DeviceWeight, Region};
-use cuelight_shaders::kv::{DeviceKv, PositionBytes, plane_block_bytes};
+use cuelight_shaders::kv::{BlockCounts, DeviceKv, PositionBytes, plane_block_bytes};
 use cuelight_shaders::layer_state::LayerState;
 use cuelight_shaders::op::Op;
 use cuelight_shaders::recurrent::DeviceStates;
@@ -22,6 +22,7 @@ use super::record::{CommandPool, Recorder};
 use super::upload::Upload;
 use crate::cancel::LoadCancelled;
 use crate::engine::{BLOCK_TOKENS, CacheUnit, UnitBytes};
+use crate::memory::BlockBytes;
 
 /// The most bytes of weights that are copied at once.
 const STAGING_BYTES: usize = 16 << 20;
@@ -63,8 +64,9 @@ pub(super) fn weights_bytes(ops: &[&dyn Op]) -> u64 {
 }
 
 /// Bytes of one KV block over all layers.
-pub(super) fn kv_block_bytes(states: &[LayerState], kv_type: KvType) -> u64 {
-    states.iter().flat_map(|state| planes(state, kv_type)).sum()
+pub(super) fn kv_block_bytes(states: &[LayerState], kv_type: KvType) -> BlockBytes {
+    let bytes = |state: &LayerState| BlockBytes::of_layer(state, planes(state, kv_type).into_iter().sum());
+    states.iter().map(bytes).sum()
 }
 
 /// Bytes of one block of a layer's keys, of its values and of its index keys.
@@ -138,15 +140,15 @@ pub(super) struct DeviceCache {
 }
 
 impl DeviceCache {
-    /// Allocates `n_blocks` blocks and `n_slots` slots per layer. Blocks are filled with zeros: kernels also read padding, which
+    /// Allocates these blocks and `n_slots` slots per layer. Blocks are filled with zeros: kernels also read padding, which
     /// must not affect sums.
     pub fn new(
         device: &Arc<Device>,
         states: &[LayerState],
-        (n_blocks, n_slots): (usize, usize),
+        (blocks, n_slots): (BlockCounts, usize),
         kv_type: KvType,
     ) -> Result<Self, VulkanError> {
-        let of_layer = |state: &LayerState| planes(state, kv_type).map(|bytes| bytes * n_blocks as u64);
+        let of_layer = |state: &LayerState| planes(state, kv_type).map(|bytes| bytes * blocks.of(state.kv) as u64);
         let sizes: Vec<u64> = states.iter().flat_map(of_layer).collect();
         let arena = Arena::new(device, "the KV cache", &sizes)?;
         let sizes: Vec<u64> = states.iter().map(|state| state.slot_bytes() * n_slots as u64).collect();
@@ -171,7 +173,7 @@ impl DeviceCache {
             },
             position_bytes: states.iter().map(position).collect(),
             arenas: [arena, slots],
-            n_blocks,
+            n_blocks: blocks.all,
             n_slots,
         })
     }

@@ -24,7 +24,7 @@ use super::record::CommandPool;
 use super::resident::{DeviceCache, DeviceWeights};
 use super::segment::Segment;
 use super::step_buffers::StepBuffers;
-use crate::backend::ragged::{RaggedRows, node_cost, wanted};
+use crate::backend::ragged::{OfSequences, RaggedRows, node_cost, wanted};
 use crate::backend::stage::{ExpertUpload, PipelineStage, StageOutput};
 use crate::cancel::LoadCancelled;
 use crate::engine::{CacheUnit, EngineError, EngineLimits, SampledToken, Step, UnitBytes};
@@ -73,7 +73,7 @@ impl VulkanStage {
     ) -> Result<Self, VulkanError> {
         let ops: Vec<&dyn Op> = graphs.iter().flat_map(Graph::ops).collect();
         let weights = DeviceWeights::load(&device, &ops, progress)?;
-        let cache = DeviceCache::new(&device, states, (limits.kv_blocks, limits.state_slots), kv_type)?;
+        let cache = DeviceCache::new(&device, states, (limits.block_counts(), limits.state_slots), kv_type)?;
         let adapters = AdapterSlots::new(&device, &ops, limits.adapters.slots)?;
         let step_layout = step_layout(&limits);
         let pool = CommandPool::new(&device)?;
@@ -105,9 +105,9 @@ impl VulkanStage {
 
     /// Runs a segment for the flattened step; returns its outputs and the time of each op.
     fn compute(&mut self, number: usize, step: &Step, inputs: &[Vec<f32>]) -> Result<StageOutput, VulkanError> {
-        let (block_tables, adapters) = (step.block_tables(), step.adapters());
-        let slots = self.adapters.place(&adapters)?;
-        let batch = Batch { adapter_slots: &slots, ..self.rows.batch(&block_tables, &adapters) };
+        let of_sequences = OfSequences::new(step);
+        let slots = self.adapters.place(&of_sequences.adapters)?;
+        let batch = Batch { adapter_slots: &slots, ..self.rows.batch(&of_sequences) };
         let written = self.step_layout.write(&batch, &mut self.buffers.words);
         let upload = self.buffers.write_step(&self.device, &written)?;
         let segment = &self.segments[number];
@@ -213,8 +213,8 @@ impl PipelineStage for VulkanStage {
     fn cost(&self, segment: usize, step: &Step) -> Cost {
         let mut rows = RaggedRows::default();
         rows.fill(step);
-        let (block_tables, adapters) = (step.block_tables(), step.adapters());
-        let batch = rows.batch(&block_tables, &adapters);
+        let of_sequences = OfSequences::new(step);
+        let batch = rows.batch(&of_sequences);
         self.costs(&self.segments[segment].graph, &batch).into_iter().sum()
     }
 

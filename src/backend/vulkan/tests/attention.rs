@@ -12,7 +12,7 @@ use super::one_op::{OneOp, bits};
 use super::{assert_clean, shared_device};
 use crate::backend::vulkan::Device;
 
-const KV: KvShape = KvShape { n_kv_heads: 2, key_dim: 64, value_dim: 64, values_in_keys: false, pool: 0 };
+const KV: KvShape = KvShape { n_kv_heads: 2, key_dim: 64, value_dim: 64, ..KvShape::NONE };
 
 /// A row sees 16 positions, of one KV head for every four heads.
 fn attention(scale: f32) -> Attention {

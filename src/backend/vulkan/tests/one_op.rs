@@ -11,6 +11,7 @@ use std::sync::Arc;
 use cuelight_shaders::attention::KvType;
 use cuelight_shaders::cases::{CaseBatch, CaseCache};
 use cuelight_shaders::gpu::{DeviceLimits, DeviceValue, Dispatch, GpuArgs, Module, Region, RowCount, StepLayout};
+use cuelight_shaders::kv::BlockCounts;
 use cuelight_shaders::lora::DeviceAdapters;
 use cuelight_shaders::op::{Batch, Op, Selection};
 
@@ -78,7 +79,12 @@ impl<'a> OneOp<'a> {
         Ok(OneOp {
             op,
             weights: DeviceWeights::load(device, &[op], &mut |_| Ok(()))?,
-            cache: DeviceCache::new(device, &cache.layers(), (cache.blocks, cache.slots), cache.kv_type)?,
+            cache: DeviceCache::new(
+                device,
+                &cache.layers(),
+                (BlockCounts::equal(cache.blocks), cache.slots),
+                cache.kv_type,
+            )?,
             pool: CommandPool::new(device)?,
             limits: device.info.limits.clone(),
             deterministic: false,
@@ -125,7 +131,7 @@ impl<'a> OneOp<'a> {
         rows: RowCount,
         inputs: &[Vec<f32>],
     ) -> Result<Ready, VulkanError> {
-        let entries = batch.block_tables.iter().map(Vec::len).sum();
+        let entries = batch.block_tables.iter().chain(&batch.window_tables).map(Vec::len).sum();
         let selected = [bucket.selected, bucket.hidden];
         let layout = StepLayout::new(bucket.rows, selected, batch.block_tables.len(), entries);
         let input_widths: Vec<usize> = inputs.iter().map(|input| input.len() / rows.most()).collect();
