@@ -73,6 +73,58 @@ async fn check(name: &str, device: ComputeDevice, temperature: f32) {
     }
 }
 
+/// The same if layers with windows keep no more than these. The second time the beginnings of the requests are in the cache, with the
+/// window before some places in them.
+async fn check_windows(name: &str, device: ComputeDevice) {
+    let whole = runtime(name, device, 512, (None, None)).await;
+    let mut expected = Vec::new();
+    for seed in 0..17 {
+        expected.push(answer(&whole, request(seed, 0.8)).await);
+    }
+    whole.shutdown(Duration::ZERO).await;
+    for (chunk, context_tokens) in [(1, 1024), (512, 1024), (7, 256)] {
+        let options = LoadOptions {
+            threads: 2,
+            context_tokens: Some(context_tokens),
+            max_sequences: 4,
+            max_batched_tokens: 32,
+            keeps_windows: true,
+            device: device.into(),
+            deterministic: device != ComputeDevice::Cpu,
+            ..LoadOptions::new(checkpoint(name))
+        };
+        let planned = plan(&options).unwrap();
+        assert!(planned.memory().window_blocks.is_some_and(|blocks| blocks < planned.memory().kv_blocks), "{name}");
+        let policy = PolicyConfig { prefill_chunk_tokens: chunk, ..PolicyConfig::default() };
+        let batched = start(options, RuntimeOptions { policy, ..RuntimeOptions::default() }).await;
+        for round in 0..2 {
+            let running = (0..17).map(|seed| {
+                let batched = batched.clone();
+                tokio::spawn(async move { answer(&batched, request(seed, 0.8)).await })
+            });
+            let running: Vec<_> = running.collect();
+            for (seed, task) in running.into_iter().enumerate() {
+                let found = task.await.unwrap();
+                assert_eq!(found, expected[seed], "{name}, request {seed}, chunks of {chunk}, round {round}");
+            }
+        }
+        batched.shutdown(Duration::ZERO).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_have_the_same_bits_if_layers_keep_windows() {
+    check_windows("gemma3-q5_0.gguf", ComputeDevice::Cpu).await;
+    check_windows("gpt-oss.gguf", ComputeDevice::Cpu).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_on_vulkan_have_the_same_bits_if_layers_keep_windows() {
+    if has_device() {
+        check_windows("gemma3-q5_0.gguf", ComputeDevice::Vulkan(0)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn greedy_requests_give_the_same_bits_alone_and_in_a_batch() {
     check("llama-q4_0.gguf", ComputeDevice::Cpu, 0.0).await;

@@ -61,6 +61,7 @@ pub fn of_config(of_model: &LoadOptions, context: &Context) -> Result<Option<Dra
         expert_cache_bytes: None,
         request_bytes: 0,
         tiers: TierMemory::default(),
+        keeps_windows: false,
         adapters: None,
         media: Vec::new(),
         takes_embeddings: false,

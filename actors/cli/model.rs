@@ -66,6 +66,7 @@ pub fn load_options(config: &Config, tuned: &Tuned, source: Source) -> Result<Lo
         draft: Vec::new(),
         media: Vec::new(),
         kv_type: config.kv_type,
+        keeps_windows: false,
         threads: config.threads.map_or(tuned.calibration.threads, NonZeroUsize::get),
         device: config.device.clone(),
         split: config.split.clone(),
@@ -250,7 +251,17 @@ fn check_vocabulary(draft: Option<&DraftFile>, model: &LoadPlan) -> Result<(), C
 
 fn file_options(model: &str, context: &Context) -> Result<LoadOptions, CliError> {
     let source = quantized::source(context.locate(model)?, context)?;
-    with_recommended(load_options(&context.config, context.tuned(), source)?, model, context)
+    let options = load_options(&context.config, context.tuned(), source)?;
+    with_recommended(with_windows(options, &context.config), model, context)
+}
+
+/// The options of a model whose steps the pipeline forms: layers with windows keep no more than these. Copies of blocks hold what all
+/// layers have of a token, so that models with lower tiers keep everything.
+#[must_use]
+pub fn with_windows(options: LoadOptions, config: &Config) -> LoadOptions {
+    let is_copied = config.kv_host_memory.is_some() || config.kv_disk.is_some();
+    let is_sent = config.kv_share.is_some() || !config.kv_peer.is_empty();
+    LoadOptions { keeps_windows: !(config.kv_full || is_copied || is_sent), ..options }
 }
 
 /// The options with what the publisher of the model recommends next to its file. Settings come first.

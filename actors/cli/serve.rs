@@ -184,6 +184,7 @@ fn models_directory(path: &Path, args: &Args, context: &Context) -> Result<Model
     }
     // A wrong setting fails here, and not at the first request.
     let options = model::load_options(config, context.tuned(), Source::File(path.to_owned()))?;
+    let options = model::with_windows(options, config);
     let (replicas, tiers) = (config.replicas, model::tier_memory(config));
     let named = args.models.iter().map(|argument| split_name(argument).1.to_owned());
     let store = Arc::new(HubStore::new(context.hub(), path.to_owned()).keeping(named));

@@ -48,6 +48,7 @@ pub fn execute(args: &Args, context: &Context) -> Result<(), CliError> {
     let path = context.locate(&args.model)?;
     let checkpoint = checkpoint::open(&path).map_err(CliError::other)?;
     let options = model::load_options(&context.config, &Tuned::known(&context.config), Source::File(path.clone()))?;
+    let options = model::with_windows(options, &context.config);
     let options = model::with_recommended(options, &args.model, context)?;
     // A file that cannot run (a vocabulary, an unknown architecture) can still be shown.
     let plan = load::plan(&options).map_err(|error| explain_load(&error));
@@ -154,6 +155,7 @@ fn as_json(
             let mut object = memory_json(&memory.used);
             object["available_bytes"] = json!(memory.available_bytes);
             object["kv_blocks"] = json!(memory.kv_blocks);
+            object["window_blocks"] = json!(memory.window_blocks);
             object["state_slots"] = json!(memory.state_slots);
             object["context_tokens"] = json!(memory.context_tokens);
             object

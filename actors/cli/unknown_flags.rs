@@ -106,6 +106,11 @@ const TIPS: &[Tip] = &[
         text: "--kv-type TYPE sets the number format of the KV cache",
     },
     Tip {
+        flags: &["--swa-full", "--disable-hybrid-kv-cache-manager"],
+        commands: WITH_SETTINGS,
+        text: "--kv-full keeps all tokens in layers with a sliding window",
+    },
+    Tip {
         flags: &["--n-cpu-moe", "--cpu-moe"],
         commands: &["run", "serve", "show", "replay", "bench"],
         text: "--cpu-experts LAYERS leaves experts to the CPU",

@@ -209,6 +209,8 @@ settings! { |home|
         state_memory: Option<ByteSize> = None, "SIZE", advanced = true;
         /// Number format of the KV cache: f16, f32, or q8_0 (8 bits per number, about half the size of f16).
         kv_type: KvType = KvType::F16, "TYPE";
+        /// Keep all tokens also in layers that attend only to the last ones (a sliding window); takes more memory, and finds more beginnings of prompts in the KV cache; always so with `kv_host_memory`, `kv_disk`, `kv_share` or `kv_peer`.
+        kv_full: bool = false, "", advanced = true;
         /// Format to quantize the weights to before the model is loaded, such as q8_0 or q4_k_m, for models in BF16, F16 or F32; the copy is kept in `cache_dir`.
         quantize: Option<Target> = None, "FORMAT";
         /// CPU threads to compute with; if not set, all that the process may use, or half of them where more are not faster.

@@ -33,6 +33,14 @@ pub struct Counts {
     pub slots_total: usize,
     /// Checkpoints evicted so far to make slots available.
     pub slot_evictions: u64,
+    /// Window blocks that sequences use; 0 for a model whose layers all keep everything.
+    pub windows_used: usize,
+    /// Window blocks that nothing uses and whose content can be reused.
+    pub windows_kept: usize,
+    /// All window blocks.
+    pub windows_total: usize,
+    /// Window blocks evicted so far.
+    pub window_evictions: u64,
     /// The lower tiers, in the order of [`Tier::ALL`](super::tier::Tier::ALL).
     pub tiers: [TierCounts; Tier::COUNT],
 }
@@ -56,6 +64,10 @@ impl Counts {
             slots_cached: self.slots_cached + other.slots_cached,
             slots_total: self.slots_total + other.slots_total,
             slot_evictions: self.slot_evictions + other.slot_evictions,
+            windows_used: self.windows_used + other.windows_used,
+            windows_kept: self.windows_kept + other.windows_kept,
+            windows_total: self.windows_total + other.windows_total,
+            window_evictions: self.window_evictions + other.window_evictions,
             tiers: std::array::from_fn(|tier| self.tiers[tier] + other.tiers[tier]),
         }
     }

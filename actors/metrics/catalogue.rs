@@ -190,6 +190,14 @@ catalogue! {
     STATE_SLOTS: Gauge, "cuelight_state_slots" ["model", "replica"];
     /// Evictions of checkpoints of recurrent state.
     STATE_EVICTIONS: Counter, "cuelight_state_evictions_total" ["model"];
+    /// KV blocks of layers with a window that sequences use.
+    KV_WINDOW_BLOCKS_USED: Gauge, "cuelight_kv_window_blocks_used" ["model", "replica"];
+    /// KV blocks of layers with a window that no sequence uses and whose content is kept for later prompts.
+    KV_WINDOW_BLOCKS_KEPT: Gauge, "cuelight_kv_window_blocks_kept" ["model", "replica"];
+    /// All KV blocks of layers with a window; 0 if these layers have as many as the others.
+    KV_WINDOW_BLOCKS: Gauge, "cuelight_kv_window_blocks" ["model", "replica"];
+    /// Evictions of kept KV blocks of layers with a window.
+    KV_WINDOW_EVICTIONS: Counter, "cuelight_kv_window_evictions_total" ["model"];
     /// Prompt tokens looked up in the prefix cache.
     PREFIX_CACHE_QUERIES: Counter, "cuelight_prefix_cache_queries_total" ["model"];
     /// Prompt tokens found in the prefix cache.

@@ -281,10 +281,14 @@ pub struct SchedulerMetrics {
     slots_cached: Gauge,
     slots: Gauge,
     slot_evictions: Counter,
+    windows_used: Gauge,
+    windows_kept: Gauge,
+    windows: Gauge,
+    window_evictions: Counter,
     preemptions: Counter,
     prefill_rows: Histogram,
-    /// Evictions of blocks and of checkpoints of the policy at the last update.
-    evicted: [u64; 2],
+    /// Evictions of blocks, of checkpoints and of window blocks of the policy at the last update.
+    evicted: [u64; 3],
 }
 
 /// The values of the gauges.
@@ -301,8 +305,11 @@ struct Levels {
     slots_used: usize,
     slots_cached: usize,
     slots_total: usize,
-    /// Evictions of blocks and of checkpoints since the policy was created or the executor was last rebuilt.
-    evicted: [u64; 2],
+    windows_used: usize,
+    windows_kept: usize,
+    windows_total: usize,
+    /// Evictions of blocks, of checkpoints and of window blocks since the policy was created or the executor was last rebuilt.
+    evicted: [u64; 3],
 }
 
 impl From<&Counts> for Levels {
@@ -321,7 +328,10 @@ impl From<&Counts> for Levels {
             slots_used: counts.slots_used,
             slots_cached: counts.slots_cached,
             slots_total: counts.slots_total,
-            evicted: [counts.evictions, counts.slot_evictions],
+            windows_used: counts.windows_used,
+            windows_kept: counts.windows_kept,
+            windows_total: counts.windows_total,
+            evicted: [counts.evictions, counts.slot_evictions, counts.window_evictions],
         }
     }
 }
@@ -349,9 +359,13 @@ impl SchedulerMetrics {
             slots_cached: gauge(STATE_SLOTS_CACHED),
             slots: gauge(STATE_SLOTS),
             slot_evictions: counter(STATE_EVICTIONS),
+            windows_used: gauge(KV_WINDOW_BLOCKS_USED),
+            windows_kept: gauge(KV_WINDOW_BLOCKS_KEPT),
+            windows: gauge(KV_WINDOW_BLOCKS),
+            window_evictions: counter(KV_WINDOW_EVICTIONS),
             preemptions: counter(PREEMPTIONS),
             prefill_rows: histogram!(STEP_PREFILL_ROWS, &[("model", model_id.to_string())]),
-            evicted: [0; 2],
+            evicted: [0; 3],
         }
     }
 
@@ -372,7 +386,10 @@ impl SchedulerMetrics {
         self.slots_used.set(levels.slots_used as f64);
         self.slots_cached.set(levels.slots_cached as f64);
         self.slots.set(levels.slots_total as f64);
-        let evictions = [&self.evictions, &self.slot_evictions];
+        self.windows_used.set(levels.windows_used as f64);
+        self.windows_kept.set(levels.windows_kept as f64);
+        self.windows.set(levels.windows_total as f64);
+        let evictions = [&self.evictions, &self.slot_evictions, &self.window_evictions];
         for ((counter, now), before) in evictions.into_iter().zip(levels.evicted).zip(self.evicted) {
             counter.increment(now.saturating_sub(before));
         }
@@ -543,12 +560,12 @@ mod tests {
         };
         metrics::with_local_recorder(&recorder, || {
             let mut first = SchedulerMetrics::new(&"m".into(), 0);
-            first.set_levels(&Levels { evicted: [3, 0], blocks_used: 5, blocks_total: 10, ..Levels::default() });
-            first.set_levels(&Levels { evicted: [4, 0], blocks_used: 5, blocks_total: 10, ..Levels::default() });
+            first.set_levels(&Levels { evicted: [3, 0, 0], blocks_used: 5, blocks_total: 10, ..Levels::default() });
+            first.set_levels(&Levels { evicted: [4, 0, 0], blocks_used: 5, blocks_total: 10, ..Levels::default() });
             assert_eq!((value(KV_EVICTIONS), value(KV_USAGE)), (Some(4.0), Some(0.5)));
             drop(first);
             assert_eq!((value(KV_EVICTIONS), value(KV_USAGE)), (Some(4.0), Some(0.0)));
-            SchedulerMetrics::new(&"m".into(), 0).set_levels(&Levels { evicted: [2, 0], ..Levels::default() });
+            SchedulerMetrics::new(&"m".into(), 0).set_levels(&Levels { evicted: [2, 0, 0], ..Levels::default() });
             assert_eq!(value(KV_EVICTIONS), Some(6.0));
         });
     }

@@ -19,7 +19,7 @@ use cuelight_engine::format::tokenizer::Tokenizer;
 use cuelight_engine::load::{
     LoadCancel, LoadProgress, LoadedModel, MemoryBreakdown, MemoryPlan, ModelCard, ModelFiles,
 };
-use cuelight_engine::memory::{MemoryId, Pool};
+use cuelight_engine::memory::{BlockBytes, MemoryId, Pool};
 use cuelight_engine::profile::{Cost, OpLabel, OpSpan};
 use cuelight_engine::sample::{DenoisingRule, PartialSampling, RecommendedSampling, choose_by_row};
 
@@ -259,7 +259,7 @@ impl SimulatedModel {
     pub fn memory(&self) -> MemoryPlan {
         let kv_bytes = (self.limits.kv_blocks * BLOCK_TOKENS * size_of::<u64>()) as u64;
         let used = MemoryBreakdown { weights: self.weights_bytes, kv: kv_bytes, ..MemoryBreakdown::default() };
-        let pool = Pool { memory: MemoryId::Host, used, available_bytes: None };
+        let pool = Pool { memory: MemoryId::Host, used, block_bytes: BlockBytes::default(), available_bytes: None };
         MemoryPlan {
             kv_blocks: self.limits.kv_blocks,
             context_tokens: self.limits.context_tokens,

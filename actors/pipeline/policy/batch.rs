@@ -61,7 +61,13 @@ impl Batch {
     }
 
     /// Adds the rows of a draft to a member that has one row, and the blocks for them.
-    pub fn extend(&mut self, sequence: &mut Sequence, draft: Draft, member_draft: MemberDraft) {
+    pub fn extend(
+        &mut self,
+        sequence: &mut Sequence,
+        draft: Draft,
+        member_draft: MemberDraft,
+        window_table: Vec<BlockId>,
+    ) {
         let (id, drafted) = (sequence.rank.id, draft.tokens.len());
         let Some(index) = self.members.iter().position(|member| member.id == id) else { return };
         let Some(task) = self.planned.tasks.iter_mut().find(|task| task.id == id) else { return };
@@ -72,6 +78,7 @@ impl Batch {
         rows.tokens.extend(&draft.tokens);
         rows.rope_positions.extend(sequence.media.rope_positions(member.to - drafted..member.to));
         rows.block_table = block_table(sequence, member.to);
+        rows.window_table = window_table;
         rows.state.to.extend((2..).zip(&sequence.state.drafted).map(|(rows, slot)| (rows, slot.id())));
         rows.logits = LogitsWanted::All;
         task.rows += drafted;
@@ -84,7 +91,12 @@ impl Batch {
     }
 
     /// Adds the next rows of a sequence that has the blocks for them.
-    fn push(&mut self, sequence: &mut Sequence, scheduled: ScheduledRows, state: SequenceState) {
+    fn push(
+        &mut self,
+        sequence: &mut Sequence,
+        scheduled: ScheduledRows,
+        (state, window_table): (SequenceState, Vec<BlockId>),
+    ) {
         let ScheduledRows { rows, logits } = scheduled;
         let (id, from, to) = (sequence.rank.id, sequence.planned, sequence.planned + rows);
         let (logits_rows, hidden_rows) = (logits.rows(rows), logits.hidden_rows(rows));
@@ -110,6 +122,7 @@ impl Batch {
             tokens,
             first_position: u32::try_from(from).expect("a context is shorter than 2^32 tokens"),
             block_table: block_table(sequence, to),
+            window_table,
             state,
             logits: if samples && logits == LogitsWanted::Last { sequence.next_token() } else { logits },
             returns_hidden,
@@ -304,6 +317,7 @@ impl Policy {
         } else {
             rows.min(batch.rows_left).min(self.config.prefill_chunk_tokens.max(1))
         };
+        let rows = rows.min(self.rows_with_windows(sequence));
         let left = OutputRowsLeft { logits: batch.logits_rows_left, hidden: batch.hidden_rows_left };
         let Some(scheduled) = sequence.schedule(rows, left) else { return };
         let blocks = BlockManager::blocks_for(sequence.planned + scheduled.rows);
@@ -311,8 +325,10 @@ impl Policy {
         if self.make_available(missing, victims, effects) {
             self.grow(id, blocks);
             let Some(state) = self.plan_state(id, scheduled.rows) else { return };
-            let sequence = self.sequences.get_mut(&id).expect("the sequence exists");
-            batch.push(sequence, scheduled, state);
+            self.extend_window(id, scheduled.rows);
+            let sequence = &self.sequences[&id];
+            let window_table = self.window_table(sequence, sequence.planned + scheduled.rows);
+            batch.push(self.sequence_mut(id), scheduled, (state, window_table));
         }
     }
 }

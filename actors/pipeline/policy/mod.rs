@@ -32,6 +32,7 @@
 //! - [`residency`]: which sequences hold blocks
 //! - [`steps`]: what happens to formed steps
 //! - [`recurrent`]: slots for the state of recurrent layers, and checkpoints ([`state_slots`])
+//! - [`windows`]: blocks of layers that keep the positions of a window ([`window_blocks`])
 //! - [`tiers`], [`tier_events`], [`tier_loads`]: copies of blocks and states in host memory and on disk
 //! - [`resume`]: continues the requests of a scheduler that died
 //!
@@ -54,6 +55,7 @@ mod recurrent_state;
 mod residency;
 mod resume;
 mod sequence;
+mod sequence_window;
 mod speculation;
 mod state;
 pub mod state_slots;
@@ -63,6 +65,8 @@ mod steps;
 mod tier_events;
 mod tier_loads;
 mod tiers;
+pub mod window_blocks;
+mod windows;
 
 pub use self::config::{PolicyConfig, SpeculationMode};
 pub use self::events::{

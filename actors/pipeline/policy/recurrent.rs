@@ -26,11 +26,21 @@ impl Policy {
             true => self.blocks.find_prefix(&sequence.scope, sequence.cacheable(), &sequence.media),
             false => Vec::new(),
         };
-        let usable = match self.slots.is_used() {
-            true => blocks.iter().rposition(|block| self.slots.has(*block)).map_or(0, |last| last + 1),
-            false => blocks.len(),
-        };
+        let usable = self.usable(&blocks);
         CachedPrefix { blocks, usable }
+    }
+
+    /// How many of the leading blocks can be used: a row after them finds its recurrent state, and its window.
+    fn usable(&self, blocks: &[BlockId]) -> usize {
+        let (mut usable, mut windows) = (0, 0);
+        for (count, block) in (1..).zip(blocks) {
+            windows = if self.windows.has(*block) { windows + 1 } else { 0 };
+            let has_state = !self.slots.is_used() || self.slots.has(*block);
+            if has_state && windows >= count - self.first_read(count) {
+                usable = count;
+            }
+        }
+        usable
     }
 
     /// Gives an admitted sequence the state after its cached blocks.
@@ -50,9 +60,10 @@ impl Policy {
         }
     }
 
-    /// Whether one more sequence can have a slot.
+    /// Whether one more sequence can have a slot, and a window.
     pub(super) fn has_slot_for_another(&self) -> bool {
-        !self.slots.is_used() || self.running.len() < self.slots.total()
+        let slots = if self.slots.is_used() { self.slots.total() } else { usize::MAX };
+        self.running.len() < slots.min(self.most_windows())
     }
 
     /// The slots for the next `rows` rows of a sequence. `None` while there is none to write to.

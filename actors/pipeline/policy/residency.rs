@@ -6,6 +6,7 @@ use super::kv_blocks::BlockManager;
 use super::recurrent::CachedPrefix;
 use super::recurrent_state::RecurrentState;
 use super::sequence::{Leader, Rank, Residency, Sequence};
+use super::sequence_window::SequenceWindow;
 use super::step_record::StepRecord;
 use super::tier_loads::PrefixInTiers;
 use super::{Effect, Policy};
@@ -68,6 +69,7 @@ impl Sequence {
     pub fn lose_blocks(&mut self) {
         self.blocks.clear();
         self.state = RecurrentState::default();
+        self.window = SequenceWindow::default();
         self.computed = 0;
         self.planned = 0;
         self.loading = None;
@@ -84,7 +86,7 @@ impl Policy {
 
     /// Maximum number of running sequences, so that each can have a row in every step.
     pub(super) fn max_running(&self) -> usize {
-        let most = self.limits.max_sequences.min(self.limits.max_batched_tokens);
+        let most = self.limits.max_sequences.min(self.limits.max_batched_tokens).min(self.most_windows());
         if self.slots.is_used() { most.min(self.slots.total()) } else { most }
     }
 
@@ -132,6 +134,7 @@ impl Policy {
             false => self.find_in_tiers(rank.id, usable, known.len()),
         };
         self.keep_leading(rank.id, load.as_ref().map_or(usable, |load| load.until.min(held)));
+        self.start_window(rank.id, known);
         let loads = load.is_some();
         match load {
             Some(load) => self.start_load(rank.id, usable, load),
@@ -158,7 +161,7 @@ impl Policy {
         self.find_prefix(sequence).usable
     }
 
-    /// Makes sure that one more sequence can have a slot for recurrent state, by preempting the last sequence in rank order if
+    /// Makes sure that one more sequence can have a slot for recurrent state and a window, by preempting the last sequence in rank order if
     /// none is left. Returns whether there is one.
     fn make_slot_available(&mut self, victims: Victims, effects: &mut Vec<Effect>) -> bool {
         if self.has_slot_for_another() {
@@ -189,6 +192,7 @@ impl Policy {
         self.sequence_mut(rank.id).leader = Some(leader);
         let planned = self.sequences[&leader.id].planned;
         self.sequence_mut(leader.id).state.want(leader.blocks * BLOCK_TOKENS, planned);
+        self.keep_window_before(leader.id, leader.blocks);
         true
     }
 
@@ -213,6 +217,7 @@ impl Policy {
             let block = self.blocks.allocate().expect("the blocks are available");
             // The block may have been evicted from the prefix cache for this.
             self.slots.evict(block.id());
+            self.windows.detach(block.id());
             sequence.blocks.push(block);
         }
     }
@@ -262,6 +267,7 @@ impl Policy {
         let Some(sequence) = self.sequences.get(&id) else { return };
         let (is_at_executor, last_step) = (self.is_at_executor(sequence), sequence.last_step);
         self.release_state(id, is_at_executor);
+        self.release_window(id, is_at_executor);
         let sequence = self.sequence_mut(id);
         let blocks = std::mem::take(&mut sequence.blocks);
         sequence.lose_blocks();

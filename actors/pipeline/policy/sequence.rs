@@ -9,6 +9,7 @@ use super::fair_queue::VirtualSpan;
 use super::kv_blocks::BlockHandle;
 use super::prefix_cache::Content;
 use super::recurrent_state::RecurrentState;
+use super::sequence_window::SequenceWindow;
 use super::tiers::loading::Loading;
 use crate::core::block_hash::{BlockContent, BlockHash};
 use crate::core::kv_transfer::KvTransfer;
@@ -91,6 +92,8 @@ pub(super) struct Sequence {
     pub blocks: Vec<BlockHandle>,
     /// Its recurrent state.
     pub state: RecurrentState,
+    /// What it uses of layers that keep windows.
+    pub window: SequenceWindow,
     /// The identities of its leading blocks, as far as they were needed.
     pub hashes: Vec<BlockHash>,
     /// What it waits for, to be loaded from lower tiers.

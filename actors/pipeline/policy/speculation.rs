@@ -68,11 +68,15 @@ impl Policy {
                 // No sequence loses its blocks for a guess.
                 draft.tokens.truncate(in_blocks);
             }
+            draft.tokens.truncate(self.rows_with_windows(sequence));
             self.reserve_draft_slots(id, &mut draft);
             if !draft.tokens.is_empty() {
                 self.grow(id, BlockManager::blocks_for(self.sequences[&id].planned + draft.tokens.len()));
                 let drafted = draft.tokens.len();
-                batch.extend(self.sequence_mut(id), draft, MemberDraft { drafted, ..member });
+                self.extend_window(id, drafted);
+                let sequence = &self.sequences[&id];
+                let window_table = self.window_table(sequence, sequence.planned + drafted);
+                batch.extend(self.sequence_mut(id), draft, MemberDraft { drafted, ..member }, window_table);
             }
         }
     }

@@ -4,20 +4,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuelight_engine::engine::{BLOCK_TOKENS, EngineLimits, StepId};
+use cuelight_engine::engine::{BLOCK_TOKENS, BlockId, EngineLimits, StepId};
 
 use super::config::{PolicyConfig, SpeculationMode};
 use super::drafts::{Acceptance, DraftTime, Drafter, RecentAnswers};
 use super::events::{Effect, PolicyEvent, Submission};
 use super::fair_queue::FairQueue;
-use super::kv_blocks::BlockManager;
+use super::kv_blocks::{BlockHandle, BlockManager};
 use super::prompt_time::PromptTime;
 use super::recurrent_state::RecurrentState;
 use super::sequence::{Rank, Residency, Sequence};
+use super::sequence_window::SequenceWindow;
 use super::state_slots::StateSlots;
 use super::step_record::StepRecord;
 use super::step_time::StepTime;
 use super::tiers::Tiers;
+use super::window_blocks::WindowBlocks;
 use crate::core::adapter_counts::AdapterCounts;
 use crate::core::cache_change::CacheChange;
 use crate::core::counts::Counts;
@@ -45,6 +47,7 @@ pub struct Policy {
     pub(super) draining: bool,
     pub(super) blocks: BlockManager,
     pub(super) slots: StateSlots,
+    pub(super) windows: WindowBlocks,
     pub(super) sequences: foldhash::HashMap<RequestId, Sequence>,
     pub(super) waiting: BTreeSet<Rank>,
     pub(super) running: BTreeSet<Rank>,
@@ -83,6 +86,7 @@ impl Policy {
             draining: false,
             blocks: empty_blocks(&config, limits.kv_blocks),
             slots: StateSlots::new(limits.state_slots),
+            windows: empty_windows(&limits),
             limits,
             queued: SharedLimit::new(config.max_queued_tokens),
             sequences: foldhash::HashMap::default(),
@@ -142,6 +146,10 @@ impl Policy {
             slots_cached: self.slots.checkpoints(),
             slots_total: self.slots.total(),
             slot_evictions: self.slots.evictions(),
+            windows_used: self.windows.total() - self.windows.available(),
+            windows_kept: self.windows.kept(),
+            windows_total: self.windows.total(),
+            window_evictions: self.windows.evictions(),
             tiers: Tier::ALL.map(|tier| self.tiers.counts(tier)),
         }
     }
@@ -211,6 +219,7 @@ impl Policy {
             planned: 0,
             blocks: Vec::new(),
             state: RecurrentState::default(),
+            window: SequenceWindow::default(),
             hashes: Vec::new(),
             loading: None,
             computes: false,
@@ -461,6 +470,7 @@ impl Policy {
     fn replace_cache(&mut self) {
         self.blocks = empty_blocks(&self.config, self.limits.kv_blocks);
         self.slots = StateSlots::new(self.limits.state_slots);
+        self.windows = empty_windows(&self.limits);
         self.record_evictions();
     }
 
@@ -475,6 +485,10 @@ impl Policy {
         self.blocks.check(held.chain(self.tiers.block_handles()));
         let states = self.sequences.values().flat_map(|sequence| sequence.state.handles());
         self.slots.check(states.chain(self.tiers.slot_handles()));
+        let blocks_read = |sequence: &Sequence| -> Vec<BlockId> {
+            sequence.blocks[sequence.window.used.clone()].iter().map(BlockHandle::id).collect()
+        };
+        self.windows.check(self.sequences.values().flat_map(blocks_read));
         assert_eq!(self.waiting.len() + self.running.len(), self.sequences.len(), "a sequence is in no set or in two");
         for sequence in self.sequences.values() {
             let rank = sequence.rank;
@@ -511,6 +525,11 @@ fn empty_blocks(config: &PolicyConfig, blocks: usize) -> BlockManager {
         blocks.record_changes();
     }
     blocks
+}
+
+/// Window blocks without content.
+fn empty_windows(limits: &EngineLimits) -> WindowBlocks {
+    WindowBlocks::new(limits.kv_blocks, limits.window.map(|window| window.blocks))
 }
 
 /// Tiers that have not reported anything.

@@ -98,10 +98,12 @@ impl Policy {
                 sequence.suspect_until = 0;
             }
             self.cache_blocks(member.id);
+            self.advance_window(member.id);
             self.share_prompt(member.id, effects);
         }
         self.blocks.step_is_done(step);
         self.slots.step_is_done(step);
+        self.windows.step_is_done(step);
         if record.members.iter().any(|member| member.task) {
             self.steps.insert(step, record);
         }
@@ -118,7 +120,12 @@ impl Policy {
         while (sequence.cached_blocks + 1) * BLOCK_TOKENS <= known {
             let index = sequence.cached_blocks;
             let content = sequence.content(index);
+            let own = sequence.blocks[index].id();
             self.blocks.insert_cached(&mut sequence.blocks[index], content, sequence.last_step);
+            let known = sequence.blocks[index].id();
+            if known != own && sequence.window.used.contains(&index) {
+                self.windows.replace(own, known, sequence.last_step);
+            }
             sequence.cached_blocks += 1;
         }
         self.keep_checkpoints(id);
@@ -131,6 +138,7 @@ impl Policy {
             // No step is left at the executor that could write to a block.
             self.blocks.step_is_done(self.next_step);
             self.slots.step_is_done(self.next_step);
+            self.windows.step_is_done(self.next_step);
         }
         effects.push(Effect::Resync);
     }

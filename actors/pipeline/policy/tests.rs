@@ -14,6 +14,7 @@ mod recurrent;
 mod speculation;
 mod state_tiers;
 mod tiers;
+mod windows;
 mod world;
 
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! Random actions in the simulation: every request ends once, with the right tokens.
 
-use cuelight_engine::engine::{HiddenLimits, HiddenRows};
+use cuelight_engine::engine::{HiddenLimits, HiddenRows, WindowLimits};
+use cuelight_engine::memory::WindowNeeds;
 use proptest::prelude::*;
 
 use super::media::{EMBEDDINGS, random_media};
@@ -202,6 +203,13 @@ fn a_suspect_runs_after_those_that_share_its_prefix_were_preempted() {
     world.assert_all_ended();
 }
 
+/// Window blocks for one sequence and the steps, and `more` of them.
+fn windows_of(limits: &EngineLimits, positions: usize, more: usize) -> WindowLimits {
+    let (max_sequences, max_batched_tokens) = (limits.max_sequences, limits.max_batched_tokens);
+    let needs = WindowNeeds { positions, max_sequences, max_batched_tokens };
+    WindowLimits { positions, blocks: needs.blocks_of_sequence() + needs.blocks_of_steps() + more }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
     #[test]
@@ -220,18 +228,21 @@ proptest! {
         tiers in [0usize..30, 0usize..60],
         takes_media in any::<bool>(),
         has_no_kv in prop::bool::weighted(0.2),
+        window in prop::option::of((1usize..60, 0usize..30)),
     ) {
         let config = PolicyConfig {
             prefill_chunk_tokens: chunk, steps_in_flight, steps_at_executor, prefix_cache, speculation, ..CONFIG
         };
         let hidden = HiddenLimits { width: 4, max_rows: 8, ..HiddenLimits::default() };
         let embeddings = takes_media.then_some(EMBEDDINGS);
-        let mut world =
-            World::new(config, EngineLimits { kv_blocks, state_slots, hidden, embeddings, ..limits() });
+        let mut limits = EngineLimits { kv_blocks, state_slots, hidden, embeddings, ..limits() };
+        let has_no_kv = has_no_kv && state_slots > 0;
+        limits.window = window.filter(|_| !has_no_kv).map(|(positions, more)| windows_of(&limits, positions, more));
+        let mut world = World::new(config, limits);
         world.stops = true;
         world.repeats = repeats;
         world.forces = forces;
-        world.has_no_kv = has_no_kv && state_slots > 0;
+        world.has_no_kv = has_no_kv;
         world.start_tiers(tiers);
         if let Some(accuracy) = accuracy {
             world.draft_model = Some(DraftModel { accuracy, token_time: Duration::from_micros(100), asked: Vec::new() });

@@ -41,9 +41,8 @@ fn a_prefix_that_two_prompts_shared_is_a_checkpoint_for_the_third() {
     assert_eq!([2, 3, 4, 5].map(|seed| cached(&mut world, seed as u64, &prompt(seed), 1)), [0, 0, 128, 128]);
 }
 
-#[test]
-fn requests_that_arrive_together_compute_their_common_prefix_once() {
-    let mut world = with_slots(20);
+/// Six requests with a long beginning in common compute it once.
+pub(super) fn check_common_prefix(mut world: World) {
     let system = tokens(1, 192);
     for id in 1..=6 {
         let prompt = [system.clone(), tokens(id + 10, 20)].concat();
@@ -52,6 +51,11 @@ fn requests_that_arrive_together_compute_their_common_prefix_once() {
     world.run_out();
     world.assert_all_ended();
     assert_eq!(world.rows_computed, 192 + 6 * 20);
+}
+
+#[test]
+fn requests_that_arrive_together_compute_their_common_prefix_once() {
+    check_common_prefix(with_slots(20));
 }
 
 #[test]

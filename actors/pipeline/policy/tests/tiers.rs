@@ -87,8 +87,11 @@ impl World {
         self.connect_tiers();
     }
 
-    /// Reports what the tiers hold to a new policy.
+    /// Reports what the tiers hold to a new policy. There are none where layers keep windows.
     pub(super) fn connect_tiers(&mut self) {
+        if self.limits.window.is_some() {
+            return;
+        }
         for (tier, limits) in Tier::ALL.into_iter().zip(self.tiers.limits) {
             let mut units: Vec<_> = self.tiers.tier(tier).keys().copied().map(kept).collect();
             units.sort_unstable();

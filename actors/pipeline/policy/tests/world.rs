@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use cuelight_engine::engine::{
-    BLOCK_TOKENS, BlockId, EngineLimits, HiddenRows, LogitsWanted, SlotId, Step, StepId, TokenId,
+    BLOCK_TOKENS, BlockId, EngineLimits, HiddenRows, LogitsWanted, SequenceRows, SlotId, Step, StepId, TokenId,
 };
 use cuelight_engine::sample::Denoising;
 
@@ -85,6 +85,8 @@ pub(super) struct World {
     pub(super) requests: HashMap<RequestId, RequestState>,
     /// For each slot of the KV cache, the hash of all tokens up to there.
     pub(super) kv: HashMap<(BlockId, usize), u64>,
+    /// The same for each slot of layers that keep windows.
+    pub(super) window_kv: HashMap<(BlockId, usize), u64>,
     /// For each slot of recurrent state, the hash of all tokens whose state it holds.
     pub(super) states: HashMap<SlotId, u64>,
     /// Whether the model has recurrent state only.
@@ -132,6 +134,7 @@ impl World {
             machine: MACHINE,
             requests: HashMap::new(),
             kv: HashMap::new(),
+            window_kv: HashMap::new(),
             states: HashMap::new(),
             has_no_kv: false,
             computing: VecDeque::new(),
@@ -295,6 +298,7 @@ impl World {
         let Some(planned) = self.take_step() else { return };
         let PlannedStep { step, tasks, .. } = &planned;
         assert_slots_are_apart(step);
+        assert_window_blocks_are_apart(step);
         for sequence in &step.sequences {
             assert!(!sequence.tokens.is_empty());
             let mut state = sequence.state.from.map_or(0, |slot| self.states[&slot]);
@@ -307,6 +311,7 @@ impl World {
                     _ => self.kv[&slot(position - 1)],
                 };
                 self.kv.insert(slot(position), hash_input(before, input));
+                self.check_window(sequence, position);
                 if self.limits.state_slots > 0 {
                     assert_eq!(state, before, "the state is that of other tokens");
                     state = hash_input(before, input);
@@ -343,6 +348,19 @@ impl World {
             PolicyEvent::StepDone { step: step.id, elapsed: self.machine.elapsed(step), prefill_saturation_rows };
         self.sampling.push_back(planned);
         self.on(event);
+    }
+
+    /// Stores a position in the layers that keep windows, and checks that they have those that its row reads.
+    fn check_window(&mut self, sequence: &SequenceRows, position: usize) {
+        let Some(window) = self.limits.window else { return assert!(sequence.window_table.is_empty()) };
+        let slot = |table: &[BlockId], position: usize| (table[position / BLOCK_TOKENS], position % BLOCK_TOKENS);
+        let of_all = |position: usize| self.kv[&slot(&sequence.block_table, position)];
+        assert!((sequence.window_table[position / BLOCK_TOKENS] as usize) < window.blocks);
+        self.window_kv.insert(slot(&sequence.window_table, position), of_all(position));
+        for read in (position + 1).saturating_sub(window.positions)..position {
+            let kept = self.window_kv.get(&slot(&sequence.window_table, read));
+            assert_eq!(kept, Some(&of_all(read)), "position {read} is read at {position}");
+        }
     }
 
     /// Samples the tokens of the oldest step. The executor knows them at once.
@@ -442,6 +460,7 @@ impl World {
         let failed = self.computing.front().filter(|_| named).map(|planned| planned.step.id);
         self.computing.clear();
         self.kv.clear();
+        self.window_kv.clear();
         self.states.clear();
         self.ready = false;
         self.on(PolicyEvent::ExecutorLost { failed, reason: "lost".into() });
@@ -600,6 +619,17 @@ fn assert_slots_are_apart(step: &Step) {
     for (index, sequence) in step.sequences.iter().enumerate() {
         let writer = sequence.state.from.and_then(|slot| writers.get(&slot));
         assert!(writer.is_none_or(|writer| *writer == index), "a slot is read and written by another");
+    }
+}
+
+/// Asserts that no window block that a sequence writes is read or written by another one.
+fn assert_window_blocks_are_apart(step: &Step) {
+    let mut writers = HashMap::new();
+    for (index, sequence) in step.sequences.iter().enumerate().filter(|(_, rows)| !rows.window_table.is_empty()) {
+        let first = sequence.first_position as usize;
+        for block in &sequence.window_table[first / BLOCK_TOKENS..=(first + sequence.tokens.len() - 1) / BLOCK_TOKENS] {
+            assert_eq!(writers.insert(*block, index), None, "window block {block} is written twice");
+        }
     }
 }
 
