@@ -119,7 +119,7 @@ impl Actor for Broker {
         match message {
             BrokerMsg::TakeOver => state.take_over(),
             BrokerMsg::Load(entry) => state.begin(&entry),
-            BrokerMsg::Planned { entry, planned } => state.planned(&entry, planned),
+            BrokerMsg::Planned { entry, planned } => state.planned(&entry, *planned),
             BrokerMsg::Loaded { entry, result } => state.loaded(&entry, result),
             BrokerMsg::GaveUp { entry, cause } => state.gave_up(&entry, cause),
             BrokerMsg::Unload { entry, drain, reply } => state.unload(&entry, drain, reply),
@@ -188,7 +188,7 @@ impl BrokerState {
             let planned = tokio::task::spawn_blocking(move || factory.plan(limit)).await;
             let planned =
                 planned.unwrap_or_else(|panic| Err(PlanError::Unusable(format!("planning it failed: {panic}"))));
-            broker.deliver(&registry, BrokerMsg::Planned { entry, planned }).await;
+            broker.deliver(&registry, BrokerMsg::Planned { entry, planned: Box::new(planned) }).await;
         });
         Some(LoadPhase::Planning)
     }

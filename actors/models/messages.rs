@@ -18,7 +18,7 @@ pub(super) enum BrokerMsg {
     /// Load a model whose phase is [`Phase::Queued`](super::entry::Phase::Queued).
     Load(Arc<Entry>),
     /// The memory plan of a model, or why it cannot be loaded.
-    Planned { entry: Arc<Entry>, planned: Result<PlannedModel, PlanError> },
+    Planned { entry: Arc<Entry>, planned: Box<Result<PlannedModel, PlanError>> },
     /// The pipelines of a model are ready, or have failed and are gone.
     Loaded { entry: Arc<Entry>, result: Result<(), String> },
     /// The pipelines of a model gave up: they failed too often, or the file changed.
