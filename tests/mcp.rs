@@ -347,7 +347,11 @@ fn servers_end_with_the_program_when_a_signal_ends_it() {
     sandbox.servers(json!({ "files": { "command": "sh", "args": ["-c", script], "cwd": sandbox.home.path() } }));
     for signal in ["-TERM", "-HUP"] {
         let mut chat = sandbox.chat(&[]);
-        let helper = std::fs::read_to_string(sandbox.path("helper")).unwrap();
+        // The helper may start after the server.
+        let written = || std::fs::read_to_string(sandbox.path("helper")).unwrap_or_default();
+        wait_until(|| written().ends_with('\n'));
+        let helper = written();
+        std::fs::remove_file(sandbox.path("helper")).unwrap();
         assert!(runs(helper.trim()));
         assert!(Command::new("kill").args([signal, &chat.id().to_string()]).status().unwrap().success());
         chat.exit_code();
