@@ -5,12 +5,8 @@ use std::sync::Arc;
 /// What a tower adds to patches by their place in a tile, from the host.
 #[derive(Debug, Clone)]
 pub enum PlaceTable {
-    /// A table of a square that is stretched to the tile.
-    Stretched(PositionTable),
-    /// A table of a square that is resized to the tile.
-    Resized(PositionTable),
-    /// A table of a square that is sampled at the places of the tile.
-    Sampled(PositionTable),
+    /// A table of a square, and how it is fitted to the tile.
+    Square(PositionTable, Fit),
     /// A table for columns and one for rows.
     ByAxis(AxisTables),
 }
@@ -20,9 +16,7 @@ impl PlaceTable {
     #[must_use]
     pub fn row(&self, grid: [usize; 2], place: [usize; 2]) -> Vec<f32> {
         match self {
-            PlaceTable::Stretched(table) => table.stretched(grid, place),
-            PlaceTable::Resized(table) => table.resized(grid, place),
-            PlaceTable::Sampled(table) => table.sampled(grid, place),
+            PlaceTable::Square(table, fit) => table.fitted(*fit, grid, place),
             PlaceTable::ByAxis(tables) => tables.sum(place),
         }
     }
@@ -31,12 +25,31 @@ impl PlaceTable {
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
-            PlaceTable::Stretched(table) | PlaceTable::Resized(table) | PlaceTable::Sampled(table) => {
-                size_of_val(&*table.values)
-            }
+            PlaceTable::Square(table, _) => size_of_val(&*table.values),
             PlaceTable::ByAxis(tables) => tables.columns_and_rows.iter().map(|table| size_of_val(&**table)).sum(),
         }
     }
+}
+
+/// How the table of a square is fitted to a tile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fit {
+    /// It is stretched so that the corners are the same.
+    ///
+    /// Source: transformers' `get_vision_interpolation_indices_and_weights` with aligned corners.
+    Stretched,
+    /// It is resized by a triangle filter that reaches further where the tile is smaller.
+    ///
+    /// Source: transformers' `resize_positional_embeddings` of SigLIP 2.
+    Resized,
+    /// It is read at the middle of each place between two lines. Outside of the table are the lines at its border.
+    ///
+    /// Source: `interpolate` of PyTorch, bilinear and without aligned corners.
+    Linear,
+    /// As [`Fit::Linear`], by a cubic filter over four lines. Files may lack the table.
+    ///
+    /// Source: `grid_sample` of PyTorch, bicubic and without aligned corners.
+    Cubic,
 }
 
 /// A table for columns and one for rows, each [places, width].
@@ -70,39 +83,34 @@ pub struct PositionTable {
 }
 
 impl PositionTable {
-    /// The row of a patch at this column and row of a grid, to which the table is stretched so that the corners are the same.
-    ///
-    /// Source: transformers' `get_vision_interpolation_indices_and_weights` with aligned corners.
+    /// The row of a patch at this column and row of a grid, to which the table is fitted.
     #[must_use]
-    pub fn stretched(&self, [columns, rows]: [usize; 2], [column, row]: [usize; 2]) -> Vec<f32> {
-        let [x, y] = [(column, columns), (row, rows)].map(|(at, count)| self.between(at, count));
+    pub fn fitted(&self, fit: Fit, [columns, rows]: [usize; 2], [column, row]: [usize; 2]) -> Vec<f32> {
+        let [x, y] = [(column, columns), (row, rows)].map(|(at, count)| match fit {
+            Fit::Stretched => self.between(at, count).to_vec(),
+            Fit::Resized => self.around(at, count),
+            Fit::Linear => self.linear(at, count).to_vec(),
+            Fit::Cubic => self.cubic(at, count).to_vec(),
+        });
         self.weighted(&x, &y)
     }
 
-    /// The row of a patch at this column and row of a grid, to which the table is resized by a triangle filter that reaches further
-    /// where the grid is smaller.
-    ///
-    /// Source: transformers' `resize_positional_embeddings` of SigLIP 2.
-    #[must_use]
-    pub fn resized(&self, [columns, rows]: [usize; 2], [column, row]: [usize; 2]) -> Vec<f32> {
-        let [x, y] = [(column, columns), (row, rows)].map(|(at, count)| self.around(at, count));
-        self.weighted(&x, &y)
+    /// Where the middle of number `at` of `count` lines is in the table.
+    fn middle(&self, at: usize, count: usize) -> f32 {
+        (at as f32 + 0.5) * self.side as f32 / count as f32 - 0.5
     }
 
-    /// The row of a patch at this column and row of a grid, to whose middle the table is read as an image by a cubic filter. Places
-    /// outside of the table are those at its border.
-    ///
-    /// Source: `grid_sample` of PyTorch, bicubic and without aligned corners.
-    #[must_use]
-    pub fn sampled(&self, [columns, rows]: [usize; 2], [column, row]: [usize; 2]) -> Vec<f32> {
-        let [x, y] = [(column, columns), (row, rows)].map(|(at, count)| self.cubic(at, count));
-        self.weighted(&x, &y)
+    /// The two lines of the table around the middle of number `at` of `count` lines, and their weights.
+    fn linear(&self, at: usize, count: usize) -> [(usize, f32); 2] {
+        let middle = self.middle(at, count).max(0.0);
+        let (before, part) = (middle as usize, middle.fract());
+        [(before, 1.0 - part), ((before + 1).min(self.side - 1), part)]
     }
 
     /// The four lines of the table around the middle of number `at` of `count` lines, and their weights.
     fn cubic(&self, at: usize, count: usize) -> [(usize, f32); 4] {
         const SHARPNESS: f32 = -0.75;
-        let middle = (at as f32 + 0.5) * self.side as f32 / count as f32 - 0.5;
+        let middle = self.middle(at, count);
         let weight = |line: f32| match (line - middle).abs() {
             near if near <= 1.0 => ((SHARPNESS + 2.0) * near - (SHARPNESS + 3.0)) * near * near + 1.0,
             far => ((far - 5.0) * far + 8.0) * far * SHARPNESS - 4.0 * SHARPNESS,
@@ -172,15 +180,25 @@ mod tests {
     #[test]
     fn a_resized_table_is_that_of_an_image() {
         let table = PositionTable { values: [0.0, 1.0, 10.0, 11.0].into(), side: 2 };
-        let at = |grid, place| table.resized(grid, place)[0];
+        let at = |grid, place| table.fitted(Fit::Resized, grid, place)[0];
         assert_eq!((at([2, 2], [1, 0]), at([1, 1], [0, 0]), at([1, 2], [0, 1])), (1.0, 5.5, 10.5));
         assert_eq!([0, 1, 2, 3].map(|column| at([4, 2], [column, 0])), [0.0, 0.25, 0.75, 1.0]);
     }
 
     #[test]
+    fn a_linear_table_is_read_between_two_lines() {
+        let table = PositionTable { values: [0.0, 1.0, 10.0, 11.0].into(), side: 2 };
+        let at = |grid, place| table.fitted(Fit::Linear, grid, place)[0];
+        assert_eq!([0, 1, 2, 3].map(|column| at([4, 2], [column, 0])), [0.0, 0.25, 0.75, 1.0]);
+        // A smaller grid reads the table at its middle, and no further around it.
+        let line = PositionTable { values: (0..16).map(|index| (index % 4) as f32).collect(), side: 4 };
+        assert_eq!([0, 1].map(|column| line.fitted(Fit::Linear, [2, 1], [column, 0])[0]), [0.5, 2.5]);
+    }
+
+    #[test]
     fn a_sampled_table_is_read_by_a_cubic_filter() {
         let table = PositionTable { values: [0.0, 1.0, 10.0, 11.0].into(), side: 2 };
-        let at = |grid, place| table.sampled(grid, place)[0];
+        let at = |grid, place| table.fitted(Fit::Cubic, grid, place)[0];
         assert_eq!([[0, 0], [1, 0], [0, 1], [1, 1]].map(|place| at([2, 2], place)), [0.0, 1.0, 10.0, 11.0]);
         // A quarter before the first line: the weights of the lines at a distance of 0.25 and 1.25 before it count for it, too.
         let beyond = (at([4, 2], [0, 0]), at([4, 2], [3, 0]));
@@ -190,7 +208,7 @@ mod tests {
     #[test]
     fn a_stretched_table_keeps_its_corners() {
         let table = PositionTable { values: [0.0, 1.0, 10.0, 11.0].into(), side: 2 };
-        let at = |grid, place| table.stretched(grid, place)[0];
+        let at = |grid, place| table.fitted(Fit::Stretched, grid, place)[0];
         assert_eq!([[0, 0], [2, 0], [0, 4], [2, 4]].map(|place| at([3, 5], place)), [0.0, 1.0, 10.0, 11.0]);
         assert_eq!((at([3, 5], [1, 2]), at([1, 1], [0, 0]), at([2, 2], [1, 0])), (5.5, 0.0, 1.0));
     }

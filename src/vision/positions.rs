@@ -3,6 +3,8 @@
 use cuelight_shaders::op::ShapeError;
 use cuelight_shaders::rope::{Rope, RopeAxes, RopePairs};
 
+use super::place_tables::Fit;
+
 /// How a tower encodes positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
@@ -10,12 +12,8 @@ pub enum Encoding {
     Table,
     /// By a rotation of queries and keys.
     Rotation(Turns),
-    /// By a stored table for a square, which is resized to the tile as an image.
-    Resized,
-    /// By a stored table for a square, which is stretched to the tile, and a rotation.
-    TableAndRotation(Turns),
-    /// By a stored table for a square, which is sampled as an image at the places of the tile, where the file has one, and a rotation.
-    SampledAndRotation(Turns),
+    /// By a stored table for a square, which is fitted to the tile, and a rotation if it turns.
+    Fitted(Fit, Option<Turns>),
     /// By the sum of a row of a stored table for the column and one of another table for the row, and a rotation if there are layers.
     Axes(Option<Turns>),
 }
@@ -41,11 +39,9 @@ impl Encoding {
     #[must_use]
     pub fn turns(self) -> Option<Turns> {
         match self {
-            Encoding::Table | Encoding::Resized => None,
-            Encoding::Rotation(turns) | Encoding::TableAndRotation(turns) | Encoding::SampledAndRotation(turns) => {
-                Some(turns)
-            }
-            Encoding::Axes(turns) => turns,
+            Encoding::Table => None,
+            Encoding::Rotation(turns) => Some(turns),
+            Encoding::Fitted(_, turns) | Encoding::Axes(turns) => turns,
         }
     }
 

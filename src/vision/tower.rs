@@ -19,7 +19,7 @@ use cuelight_shaders::weight::Weight;
 
 use super::family::Family;
 use super::grid_convolution::GridConvolution;
-use super::place_tables::{AxisTables, PlaceTable, PositionTable};
+use super::place_tables::{AxisTables, Fit, PlaceTable, PositionTable};
 use super::positions::Encoding;
 use super::sizes::TowerSizes;
 use crate::graph::{Graph, ValueId};
@@ -89,15 +89,12 @@ pub fn place_table(
     let TowerSizes { grid: side, hidden, .. } = *sizes;
     match family.positions {
         Encoding::Table | Encoding::Rotation(_) => Ok(None),
-        Encoding::SampledAndRotation(_) if !weights.has(TABLE) => Ok(None),
-        Encoding::Resized | Encoding::TableAndRotation(_) | Encoding::SampledAndRotation(_) => {
+        Encoding::Fitted(Fit::Cubic, _) if !weights.has(TABLE) => Ok(None),
+        Encoding::Fitted(fit, _) => {
+            // A table of another size than the key says is one of as many patches as it has rows.
+            let side = weights.rows(TABLE).map_or(side, usize::isqrt);
             let values = weights.flattened(TABLE, side * side, hidden)?.to_f32().into();
-            let table = PositionTable { values, side };
-            Ok(Some(match family.positions {
-                Encoding::Resized => PlaceTable::Resized(table),
-                Encoding::SampledAndRotation(_) => PlaceTable::Sampled(table),
-                _ => PlaceTable::Stretched(table),
-            }))
+            Ok(Some(PlaceTable::Square(PositionTable { values, side }, fit)))
         }
         Encoding::Axes(_) => {
             let places = (weights.rows(TABLE).unwrap_or(0) / 2).max(longest);
@@ -191,10 +188,8 @@ impl<'a, 'b> TowerBuilder<'a, 'b> {
         let TowerSizes { patches, hidden, .. } = self.sizes;
         let pixels = self.blocks.graph.take(patches.width());
         let positions = match self.family.positions {
-            Encoding::SampledAndRotation(_) if !self.blocks.weights.has(TABLE) => None,
-            Encoding::Resized | Encoding::TableAndRotation(_) | Encoding::SampledAndRotation(_) | Encoding::Axes(_) => {
-                Some(self.blocks.graph.take(*hidden))
-            }
+            Encoding::Fitted(Fit::Cubic, _) if !self.blocks.weights.has(TABLE) => None,
+            Encoding::Fitted(..) | Encoding::Axes(_) => Some(self.blocks.graph.take(*hidden)),
             Encoding::Table | Encoding::Rotation(_) => None,
         };
         let pixels = self.patch_norm(1, pixels)?;

@@ -7,12 +7,13 @@ use super::qwen2vl;
 use super::spec::Family;
 use crate::tower::head::HeadOp;
 use crate::vision::division::Division;
+use crate::vision::place_tables::Fit;
 use crate::vision::positions::{Encoding, Turns};
 
 pub(super) const FAMILY: Family = Family {
     projector: "glm4v",
     tower: "GLM ViT",
-    positions: Encoding::SampledAndRotation(Turns::Alike),
+    positions: Encoding::Fitted(Fit::Cubic, Some(Turns::Alike)),
     head: &[
         HeadOp::Convolution("mm.patch_merger"),
         HeadOp::Linear("mm.model.fc"),

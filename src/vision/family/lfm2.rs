@@ -12,6 +12,7 @@ use crate::tower::merge::Merging;
 use crate::vision::division::Division;
 use crate::vision::parts::{Arrangement, Parts};
 use crate::vision::patches::ColorRange;
+use crate::vision::place_tables::Fit;
 use crate::vision::positions::Encoding;
 use crate::vision::resample::Filter;
 
@@ -23,7 +24,7 @@ pub(super) const FAMILY: Family = Family {
     colors: ColorRange::OfFile,
     has_layers: true,
     heads_form: HeadForm::Scaled,
-    positions: Encoding::Resized,
+    positions: Encoding::Fitted(Fit::Resized, None),
     norm_before_merging: None,
     merging: Merging::Joined,
     merge: 2,

@@ -8,13 +8,14 @@ use cuelight_shaders::activate::Pointwise;
 use super::qwen2vl;
 use super::spec::Family;
 use crate::tower::head::HeadOp;
+use crate::vision::place_tables::Fit;
 use crate::vision::positions::{Encoding, Turns};
 
 pub(super) const FAMILY: Family = Family {
     projector: "qwen3vl_merger",
     tower: "Qwen 3 ViT",
     gelu: Pointwise::GeluTanh,
-    positions: Encoding::TableAndRotation(Turns::Alike),
+    positions: Encoding::Fitted(Fit::Stretched, Some(Turns::Alike)),
     deep_head: &[HeadOp::LayerNorm("norm", 1e-6), HeadOp::Linear("fc1"), HeadOp::Gelu, HeadOp::Linear("fc2")],
     ..qwen2vl::FAMILY
 };
