@@ -21,7 +21,7 @@ use server_process::ServerProcess;
 /// Largest difference of a log-probability, in nats. A color of a resized image may differ by one step of 8 bits.
 const GATE: f64 = 0.02;
 
-const FAMILIES: [&str; 19] = [
+const FAMILIES: [&str; 20] = [
     "exaone4_5",
     "gemma3",
     "gemma4",
@@ -36,6 +36,7 @@ const FAMILIES: [&str; 19] = [
     "lfm3",
     "ling3vl",
     "llava",
+    "paddleocr_vl",
     "pixtral",
     "qwen2vl",
     "qwen2_5vl",
@@ -44,7 +45,7 @@ const FAMILIES: [&str; 19] = [
 ];
 
 /// Those whose directory has the language model too.
-const DIRECTORIES: [&str; 15] = [
+const DIRECTORIES: [&str; 16] = [
     "exaone4_5",
     "gemma4",
     "gemma4-e",
@@ -55,6 +56,7 @@ const DIRECTORIES: [&str; 15] = [
     "lfm2",
     "lfm3",
     "ling3vl",
+    "paddleocr_vl",
     "pixtral",
     "qwen2vl",
     "qwen2_5vl",

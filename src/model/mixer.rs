@@ -291,11 +291,18 @@ fn apply_positions(
         query = builder.norm_by(vec![1.0; head_dim].into(), query)?;
         key = builder.norm_by(vec![1.0; head_dim].into(), key)?;
     }
-    if let Some(scale) = attention.position_scale {
-        let scale = ScaleByPosition::new(scale.step, scale.strength, scale.first)?;
-        query = builder.graph.push_one(scale, &[query])?;
-    }
-    Ok([query, key])
+    Ok([scale_by_position(builder, attention, query)?, key])
+}
+
+/// Queries, scaled by their position in layers that do so.
+fn scale_by_position(
+    builder: &mut Builder<'_>,
+    attention: &AttentionLayer,
+    query: ValueId,
+) -> Result<ValueId, BuildError> {
+    let Some(scale) = attention.position_scale else { return Ok(query) };
+    let scale = ScaleByPosition::new(scale.step, scale.strength, scale.first)?;
+    Ok(builder.graph.push_one(scale, &[query])?)
 }
 
 /// Latent attention: all heads share one latent vector and one rotated section of the keys.
@@ -317,6 +324,7 @@ fn latent_attention(
         None => None,
     };
     let [query, key] = absorb_keys(builder, layer, (attention, sizes), [query, latent_and_key])?;
+    let query = scale_by_position(builder, attention, query)?;
     let op = attention_op(builder, layer, attention, attention.latent_shape(sizes));
     let op = Attention { selection: selected.map(|(_, selection)| selection), ..op };
     let inputs: Vec<ValueId> = [query, key].into_iter().chain(selected.map(|(positions, _)| positions)).collect();

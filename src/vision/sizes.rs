@@ -77,8 +77,8 @@ impl TowerSizes {
             if family.merges_pixels { [stored_side * stored_merge, 1] } else { [stored_side, stored_merge] };
         let image = keys.0.within("image_size", side, MOST_GRID * side)?;
         let grid = image / side;
-        // The size says nothing where both axes have tables.
-        let is_stored = !matches!(family.positions, Encoding::Axes(_));
+        // The size says nothing where a table is fitted or both axes have tables.
+        let is_stored = !matches!(family.positions, Encoding::Fitted(..) | Encoding::Axes(_));
         if is_stored && !grid.is_multiple_of(merge) {
             return Err(keys.0.fault("image_size", image, format!("a multiple of {merge} patches of {side} pixels")));
         }

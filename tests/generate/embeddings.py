@@ -262,6 +262,21 @@ def modern_bert_keys(writer: gguf.GGUFWriter, config) -> None:
     writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
 
 
+def in_pairs(name: str, values: np.ndarray, config) -> np.ndarray:
+    """Rows of queries and keys so that neighbours are rotated pairs."""
+    heads = {"attn_q.weight": config.num_attention_heads, "attn_k.weight": config.num_key_value_heads}
+    for end, count in heads.items():
+        if name.endswith(end):
+            return values.reshape(count, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
+    return values
+
+
+def llama_bidirec(network: torch.nn.Module) -> tuple[dict, dict]:
+    """The directory of a class that transformers lacks."""
+    config = network.config.to_dict() | dict(model_type="llama_bidirec", architectures=["LlamaBidirectionalModel"])
+    return {name: values.contiguous() for name, values in network.state_dict().items()}, config
+
+
 def gemma_into_file(name: str, values: np.ndarray) -> np.ndarray:
     return values + 1 if name.endswith("norm.weight") else values
 
@@ -293,6 +308,25 @@ def all_models() -> dict[str, Model]:
     found["modern-bert-biases"] = replace(
         found["modern-bert"], pooling="mean",
         config=modern_bert(attention_bias=True, mlp_bias=True, norm_bias=True),
+    )  # fmt: skip
+    llama = transformers.LlamaConfig(**decoder_sizes(num_hidden_layers=2, tie_word_embeddings=True))
+    found["llama-embed"] = Model(
+        ARCH.LLAMA_EMBED, two_ways.LlamaModel, llama, last_token, write_last_token, "mean",
+        into_file=lambda name, values: in_pairs(name, values, llama),
+        write_keys=lambda writer, config: writer.add_rope_freq_base(rope_theta(config)), published=llama_bidirec,
+    )  # fmt: skip
+    found["eurobert"] = Model(
+        ARCH.EUROBERT, transformers.EuroBertModel, transformers.EuroBertConfig(**decoder_sizes(
+            num_hidden_layers=2, pad_token_id=0, bos_token_id=1, eos_token_id=0, mask_token_id=1)), last_token,
+        write_last_token, "mean", write_keys=lambda writer, config: writer.add_rope_freq_base(rope_theta(config)),
+    )  # fmt: skip
+    after = {"post_attention_layernorm": "attention.output.LayerNorm", "post_mlp_layernorm": "output.LayerNorm"}
+    found["jina-bert-v3"] = Model(
+        ARCH.JINA_BERT_V3, transformers.JinaEmbeddingsV3Model,
+        transformers.JinaEmbeddingsV3Config(**encoder_sizes(type_vocab_size=1)), word_piece, write_word_piece, "mean",
+        renamed={f"layers.{layer}.{name}": f"encoder.layer.{layer}.{other}" for layer in range(2) for name, other in after.items()}
+        | {"layers.": "model.layers."},
+        fuses_qkv=True, write_keys=lambda writer, config: writer.add_rope_freq_base(rope_theta(config)),
     )  # fmt: skip
     if hasattr(transformers, "NomicBertModel"):
         nomic = transformers.NomicBertConfig(**encoder_sizes(type_vocab_size=2))

@@ -162,8 +162,11 @@ def write_deepseek_keys(writer: gguf.GGUFWriter, config) -> None:
     writer.add_expert_shared_count(config.n_shared_experts)
     writer.add_leading_dense_block_count(dense_layers(config))
     writer.add_expert_weights_scale(config.routed_scaling_factor)
-    if not isinstance(config, transformers.DeepseekV2Config):
+    if isinstance(config, transformers.Mistral4Config):
+        writer.add_attn_temperature_scale(config.rope_parameters["llama_4_scaling_beta"])
+    elif not isinstance(config, transformers.DeepseekV2Config):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if not isinstance(config, transformers.DeepseekV2Config):
         writer.add_expert_weights_norm(config.norm_topk_prob)
     if not isinstance(config, transformers.DeepseekV2Config) or config.topk_method == "group_limited_greedy":
         writer.add_expert_group_count(config.n_group)
@@ -263,6 +266,10 @@ DEEPSEEK2 = Family(
 # Keys and values in one tensor, as older converters wrote them.
 DEEPSEEK2_JOINED = replace(DEEPSEEK2, write_heads=write_older_latent_heads, rules=lambda config: parts.EXPERTS)
 DEEPSEEK3 = replace(DEEPSEEK2, model=transformers.DeepseekV3ForCausalLM, config=transformers.DeepseekV3Config)
+MISTRAL4 = replace(
+    DEEPSEEK2, architecture=gguf.MODEL_ARCH.MISTRAL4, model=transformers.Mistral4ForCausalLM,
+    config=transformers.Mistral4Config,
+)  # fmt: skip
 DEEPSEEK32 = replace(
     DEEPSEEK2, architecture=gguf.MODEL_ARCH.DEEPSEEK32, model=transformers.DeepseekV32ForCausalLM,
     config=transformers.DeepseekV32Config, write_keys=write_indexer_keys,
@@ -405,6 +412,12 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "deepseek2-groups": Checkpoint(DEEPSEEK2, DEEPSEEK2_SIZES | dict(
         n_routed_experts=8, num_experts_per_tok=3, topk_method="group_limited_greedy", n_group=4, topk_group=2)),
     "deepseek3": Checkpoint(DEEPSEEK3, DEEPSEEK3_SIZES, longest_prompt=90),
+    # Every prompt is longer than the original context, so that queries grow.
+    "mistral4": Checkpoint(MISTRAL4, DEEPSEEK3_SIZES | SMALL | dict(
+        n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=16,
+        n_group=1, topk_group=1, first_k_dense_replace=0, routed_scaling_factor=1.0,
+        rope_parameters=rope("yarn", factor=16.0, beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0,
+                             original_max_position_embeddings=32, llama_4_scaling_beta=0.3)), draw=3),
     "glm4-moe-lite": Checkpoint(GLM4_MOE_LITE, sizes(**SMALL, **LATENT_SIZES) | dict(
         n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1, n_group=1, topk_group=1,
         mlp_layer_types=["dense", "sparse"], routed_scaling_factor=1.5, norm_topk_prob=True)),

@@ -377,6 +377,8 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         num_shared_experts=1, first_k_dense_replace=1, n_group=1, topk_group=1, routed_scaling_factor=1.5,
         norm_topk_prob=True)),
     "qwen2vl": Checkpoint(text_family(ARCH.QWEN2VL, "Qwen2_5_VL"), small(rope_parameters=rope(mrope_section=[2, 1, 1]))),
+    "paddleocr": Checkpoint(text_family(ARCH.PADDLEOCR, "PaddleOCR"), small(
+        head_dim=16, pad_token_id=0, rope_parameters=rope(mrope_section=[4, 2, 2]))),
     "qwen3vl": Checkpoint(text_family(ARCH.QWEN3VL, "Qwen3VL"), small(
         head_dim=16, rope_parameters=rope(mrope_section=[4, 2, 2]))),
     "qwen3vlmoe": Checkpoint(text_family(ARCH.QWEN3VLMOE, "Qwen3VLMoe", write_qwen_experts), small_experts(

@@ -4,9 +4,17 @@ import torch
 import transformers
 
 
-class Qwen2Model(transformers.Qwen2Model):
-    """Qwen 2 without the causal mask."""
+def without_causal_mask(base: type) -> type:
+    """A decoder of transformers without the causal mask."""
 
-    def forward(self, input_ids: torch.Tensor, **options):
-        length = input_ids.shape[1]
-        return super().forward(input_ids=input_ids, attention_mask=torch.zeros(1, 1, length, length), **options)
+    class Decoder(base):
+        def forward(self, input_ids: torch.Tensor, **options):
+            length = input_ids.shape[1]
+            return super().forward(input_ids=input_ids, attention_mask=torch.zeros(1, 1, length, length), **options)
+
+    Decoder.__name__ = base.__name__
+    return Decoder
+
+
+Qwen2Model = without_causal_mask(transformers.Qwen2Model)
+LlamaModel = without_causal_mask(transformers.LlamaModel)

@@ -45,6 +45,7 @@ from transformers.image_processing_backends import TorchvisionBackend
 from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor
 from transformers.models.lfm2_vl.processing_lfm2_vl import Lfm2VlProcessor
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import PaddleOCRVLImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
@@ -185,6 +186,16 @@ def qwen2_changes(config: dict) -> None:
     for key in ("rope_parameters", "hidden_act"):
         del config["vision_config"][key]
     config["vision_config"]["in_chans"] = config["vision_config"].pop("in_channels")
+
+
+def paddleocr_changes(config: dict) -> None:
+    """The layout of the published models, which have the values of the language model next to the others."""
+    text = config.pop("text_config")
+    rope_parameters = text.pop("rope_parameters")
+    config.update({key: value for key, value in text.items() if key != "model_type"})
+    config["rope_theta"] = rope_parameters["rope_theta"]
+    config["rope_scaling"] = dict(type="default", mrope_section=rope_parameters["mrope_section"])
+    config["vision_config"]["architectures"] = ["PaddleOCRVisionModel"]
 
 
 def write_stated(folder: Path, vision: Vision) -> None:
@@ -510,6 +521,21 @@ MODELS = {
             vision_config=QWEN_TOWER | dict(hidden_size=16, intermediate_size=32, out_hidden_size=32, num_position_embeddings=16)),
         processor=QWEN_PROCESSOR, **QWEN | dict(write_preprocessor=write_joined),
     ),
+    # The last image is smaller than a square of patches.
+    "paddleocr_vl": Vision(
+        Checkpoint(llama_likes.text_family(ARCH.PADDLEOCR, "PaddleOCR"),
+                   sizes(**TEXT, head_dim=16, rms_norm_eps=1e-5, rope_parameters=rope(mrope_section=[4, 2, 2])), {"*": Format.F16}),
+        transformers.PaddleOCRVLForConditionalGeneration,
+        lambda text, token: transformers.PaddleOCRVLConfig(
+            text_config=text.to_dict(), image_token_id=token, tie_word_embeddings=False,
+            vision_config=dict(hidden_size=16, intermediate_size=32, num_hidden_layers=3, num_attention_heads=2, image_size=28,
+                               patch_size=7, spatial_merge_size=2)),
+        processor=PaddleOCRVLImageProcessorPil(
+            size={"shortest_edge": 8 * 14**2, "longest_edge": 1280 * 14**2}, patch_size=7, merge_size=2, **COLORS),
+        changes=paddleocr_changes,
+        **QWEN | dict(special=["<|IMAGE_START|>", "<|IMAGE_PLACEHOLDER|>", "<|IMAGE_END|>"], placeholder="<|IMAGE_PLACEHOLDER|>",
+                      row_token="<|IMAGE_PLACEHOLDER|>", write_preprocessor=write_with_pixels),
+    ),
     "llava": Vision(
         Checkpoint(families.LLAMA, sizes(**TEXT, rope_parameters=rope()), {"*": Format.F16}),
         transformers.LlavaForConditionalGeneration,
@@ -787,7 +813,7 @@ def write_tokenizer(folder: Path, tokenizer, vision: Vision) -> None:
     (folder / "chat_template.jinja").write_text(template(vision.placeholder, vision.part))
 
 
-OF_ENCODER = r"^(model\.|thinker\.)?(visual|vision_tower|vision_model|embed_vision|vision_embedder|embed_audio|audio_tower|multi_modal_projector|connector|linear_proj)\."
+OF_ENCODER = r"^(model\.|thinker\.)?(visual|vision_tower|vision_model|embed_vision|vision_embedder|embed_audio|audio_tower|multi_modal_projector|connector|linear_proj|mlp_AR)\."
 
 
 def stored(name: str, values: torch.Tensor) -> torch.Tensor:
@@ -842,7 +868,10 @@ def rows_of(model: torch.nn.Module, vision: Vision, taken: dict) -> np.ndarray:
 
 
 def tile_of_patches(patches: torch.Tensor, grid: list[int], merge: int, side: int) -> torch.Tensor:
-    """[1, 3, height, width] of patches in the order of merged squares, each with two equal frames."""
+    """[1, 3, height, width] of patches: line by line, or in the order of merged squares, each with two equal frames."""
+    if patches.dim() == 4:
+        lines = patches.reshape(grid[1], grid[2], 3, side, side)
+        return lines.permute(2, 0, 3, 1, 4).reshape(1, 3, grid[1] * side, grid[2] * side)
     columns, rows = grid[2] // merge, grid[1] // merge
     squares = patches.reshape(rows, columns, merge, merge, 3, 2, side, side)[:, :, :, :, :, 0]
     return squares.permute(4, 0, 2, 5, 1, 3, 6).reshape(1, 3, grid[1] * side, grid[2] * side)

@@ -337,6 +337,16 @@ pub(super) const FAMILIES: &[Family] = &[
         ..PLAIN
     },
     Family {
+        model_types: &["jina_embeddings_v3"],
+        architecture: "jina-bert-v3",
+        activations: GELU,
+        names: &[JINA_3],
+        defaults: &[("rope_theta", Number(20_000.0))],
+        ..PLAIN
+    },
+    Family { model_types: &["llama_bidirec"], architecture: "llama-embed", names: &[ROTARY], ..PLAIN },
+    Family { model_types: &["eurobert"], architecture: "eurobert", ..PLAIN },
+    Family {
         model_types: &["modernbert"],
         architecture: "modern-bert",
         activations: GELU,
@@ -409,6 +419,12 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { model_types: &["olmoe"], architecture: "olmoe", ..PLAIN },
     Family { model_types: &["cohere2"], architecture: "cohere2", requires: COHERE2_REQUIRES, ..PLAIN },
     Family { model_types: &["ernie4_5"], architecture: "ernie4_5", ..PLAIN },
+    Family {
+        model_types: &["paddleocr_vl_text", "paddleocr_vl"],
+        architecture: "paddleocr",
+        other_parts: &["mlp_AR.", "projector."],
+        ..PLAIN
+    },
     Family { model_types: &["minimax_m2"], architecture: "minimax-m2", names: &[MIXTRAL, MINIMAX], ..PLAIN },
     Family {
         model_types: &["minimax_m3_vl_text", "minimax_m3", "minimax_m3_vl"],
@@ -519,6 +535,13 @@ pub(super) const FAMILIES: &[Family] = &[
         architecture: "deepseek2",
         names: &[LATENT],
         defaults: &[("scoring_func", Text("sigmoid"))],
+        requires: LATENT_REQUIRES,
+        ..PLAIN
+    },
+    Family {
+        model_types: &["mistral4"],
+        architecture: "mistral4",
+        names: &[LATENT],
         requires: LATENT_REQUIRES,
         ..PLAIN
     },

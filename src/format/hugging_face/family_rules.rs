@@ -164,6 +164,16 @@ pub(super) const NOMIC_BERT: &[Rule] = &[
     ("norm2", "layer_output_norm", &[]),
 ];
 
+/// The layers of Jina Embeddings 3.
+pub(super) const JINA_3: &[Rule] = &[
+    ("mixer.Wqkv", "attn_qkv", &[]),
+    ("mixer.out_proj", "attn_output", &[]),
+    ("norm1", "attn_output_norm", &[]),
+    ("mlp.fc1", "ffn_up", &[]),
+    ("mlp.fc2", "ffn_down", &[]),
+    ("norm2", "layer_output_norm", &[]),
+];
+
 /// Feed-forwards without gates, and experts below one another.
 pub(super) const NOMIC_BERT_MOE: &[Rule] = &[
     ("mlp.fc1", "ffn_up", &[]),

@@ -168,12 +168,22 @@ impl Keys<'_> {
     /// The length of the rotated part of a head, where it is not the whole.
     fn rotary_length(&mut self, key: &str, of: &Parameters<'_>, part: Option<f32>) -> Result<(), HuggingFaceError> {
         let Some(part) = part.filter(|_| of.kind() != "proportional") else { return Ok(()) };
+        if self.is_latent_section(part)? {
+            return Ok(());
+        }
         if (0.0..=1.0).contains(&part) {
             let length = u32::try_from(part_of(self.config.head_dim()?, part)).unwrap_or(u32::MAX);
             self.replace(key, length);
             return Ok(());
         }
         Err(self.config.wrong("partial_rotary_factor", part, "between 0 and 1"))
+    }
+
+    /// Whether this part of a head is the section that rotates in latent attention, whose length the config has too.
+    fn is_latent_section(&self, part: f32) -> Result<bool, HuggingFaceError> {
+        let [rotated, other] = ["qk_rope_head_dim", "qk_nope_head_dim"].map(|key| self.config.f32(key));
+        let (Some(rotated), Some(other)) = (rotated?, other?) else { return Ok(false) };
+        Ok((part * (rotated + other) - rotated).abs() < 0.01)
     }
 
     fn yarn(&mut self, all: &Parameters<'_>) -> Result<(), HuggingFaceError> {

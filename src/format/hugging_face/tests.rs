@@ -405,6 +405,10 @@ fn keys_of_published_configs_are_understood() {
     assert_eq!(values(&minimax_3, keys), ["48", "12", "1"]);
     let keys = ["top_k", "block_size", "local_blocks"].map(|key| format!("attention.indexer.{key}"));
     assert_eq!(values(&minimax_3, keys.each_ref().map(String::as_str)), ["16", "128", "1"]);
+    // A part of the whole head, and not of its rotated section.
+    let mistral_4 = json!({ "model_type": "mistral4", "kv_lora_rank": 256, "qk_rope_head_dim": 64, "qk_nope_head_dim": 64,
+        "v_head_dim": 128, "rope_parameters": { "rope_theta": 1e4, "partial_rotary_factor": 0.5 } });
+    assert_eq!(values(&mistral_4, ["rope.dimension_count", "attention.key_length_mla"]), ["64", "128"]);
     // A product that float32 makes smaller than the whole number.
     let seven_tenths = json!({ "head_dim": 80, "partial_rotary_factor": 0.7 });
     assert_eq!(values(&seven_tenths, ["rope.dimension_count"]), ["56"]);

@@ -462,8 +462,9 @@ pub enum Temperature {
         /// Strength of the scale, unless the file has the key `attention.temperature_scale`.
         strength: f32,
     },
-    /// In all layers, if the file has the strength `attention.temperature_scale`. The step is the context length of training
-    /// before it was extended. Positions are counted from 0.
+    /// In all layers, if the file has the strength `attention.temperature_scale`. The step is the key
+    /// `attention.temperature_length` or, without it, the context length of training before it was extended. Positions are
+    /// counted from 0.
     WhereStored,
 }
 

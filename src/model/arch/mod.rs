@@ -25,6 +25,7 @@ mod dots1;
 mod eagle3;
 mod ernie4_5;
 mod ernie4_5_moe;
+mod eurobert;
 mod exaone;
 mod exaone4;
 mod exaone_moe;
@@ -54,6 +55,7 @@ mod hy_v3;
 mod internlm2;
 mod jais2;
 mod jamba;
+mod jina_bert_v3;
 mod kimi_linear;
 mod laguna;
 mod lfm2;
@@ -61,6 +63,7 @@ mod lfm2moe;
 mod lfm3;
 mod llama;
 mod llama4;
+mod llama_embed;
 mod mamba;
 mod mamba2;
 mod mellum;
@@ -69,6 +72,7 @@ mod minicpm;
 mod minimax_m2;
 mod minimax_m3;
 mod mistral3;
+mod mistral4;
 mod modern_bert;
 mod mpt;
 mod muse_glimmer;
@@ -80,6 +84,7 @@ mod nomic_bert_moe;
 mod olmo;
 mod olmo2;
 mod olmoe;
+mod paddleocr;
 mod phi2;
 mod phi3;
 mod qwen2;
@@ -135,6 +140,7 @@ pub const FAMILIES: &[&Family] = &[
     &granitemoe::FAMILY,
     &phi3::FAMILY,
     &mistral3::FAMILY,
+    &mistral4::FAMILY,
     &olmo2::FAMILY,
     &olmoe::FAMILY,
     &smollm3::FAMILY,
@@ -150,6 +156,7 @@ pub const FAMILIES: &[&Family] = &[
     &stablelm::FAMILY,
     &ernie4_5::FAMILY,
     &ernie4_5_moe::FAMILY,
+    &paddleocr::FAMILY,
     &hunyuan_dense::FAMILY,
     &hunyuan_moe::FAMILY,
     &minimax_m2::FAMILY,
@@ -208,6 +215,9 @@ pub const FAMILIES: &[&Family] = &[
     &nomic_bert_moe::FAMILY,
     &modern_bert::FAMILY,
     &gemma_embedding::FAMILY,
+    &jina_bert_v3::FAMILY,
+    &eurobert::FAMILY,
+    &llama_embed::FAMILY,
 ];
 
 /// Draft models that compute with the residuals of another model and cannot run alone.

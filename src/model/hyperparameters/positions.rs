@@ -108,16 +108,18 @@ impl Keys<'_> {
     ) -> Result<Option<PositionScale>, ModelError> {
         let stored = |key| self.checkpoint.optional_f32(&self.name(key));
         let stored = stored("attention.temperature_scale")?.or(stored("rope.scaling_beta")?);
-        Ok(match temperature {
-            Temperature::UnrotatedLayers { step, strength } if !rotates => {
-                let step = self.checkpoint.optional_u32(&self.name("attention.temperature_length"))?.unwrap_or(step);
-                Some(PositionScale { step, strength: stored.unwrap_or(strength), first: 1 })
+        let stored_step = self.checkpoint.optional_u32(&self.name("attention.temperature_length"))?;
+        Ok(match (temperature, stored.filter(|strength| *strength != 0.0)) {
+            (Temperature::UnrotatedLayers { step, strength }, _) if !rotates => Some(PositionScale {
+                step: stored_step.unwrap_or(step),
+                strength: stored.unwrap_or(strength),
+                first: 1,
+            }),
+            (Temperature::WhereStored, Some(strength)) => {
+                let step = stored_step.map_or_else(|| self.original_context().map(|tokens| tokens as u32), Ok)?;
+                Some(PositionScale { step, strength, first: 0 })
             }
-            Temperature::Never | Temperature::UnrotatedLayers { .. } => None,
-            Temperature::WhereStored => match stored.filter(|strength| *strength != 0.0) {
-                Some(strength) => Some(PositionScale { step: self.original_context()? as u32, strength, first: 0 }),
-                None => None,
-            },
+            _ => None,
         })
     }
 

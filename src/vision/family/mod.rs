@@ -15,6 +15,7 @@ mod lfm2;
 mod lfm3;
 mod ling3vl;
 mod llava;
+mod paddleocr;
 mod pixtral;
 mod qwen2_5o;
 mod qwen2_5vl;
@@ -38,6 +39,7 @@ pub const FAMILIES: &[&Family] = &[
     &lfm3::FAMILY,
     &ling3vl::FAMILY,
     &llava::FAMILY,
+    &paddleocr::FAMILY,
     &pixtral::FAMILY,
     &qwen2vl::FAMILY,
     &qwen2_5vl::FAMILY,

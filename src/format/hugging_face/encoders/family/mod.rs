@@ -9,6 +9,7 @@ mod internvl;
 mod lfm2_vl;
 mod lfm3_vl;
 mod llava;
+mod paddleocr_vl;
 mod pixtral;
 mod qwen2_5_omni;
 mod qwen2_audio;
@@ -33,6 +34,7 @@ const FAMILIES: &[&EncoderFamily] = &[
     &internvl::FAMILY,
     &lfm2_vl::FAMILY,
     &lfm3_vl::FAMILY,
+    &paddleocr_vl::FAMILY,
     &pixtral::OF_LLAVA,
     &llava::FAMILY,
     &pixtral::OF_MISTRAL3,
