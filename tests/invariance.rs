@@ -149,6 +149,7 @@ async fn requests_that_attend_to_selected_positions_give_the_same_bits_alone_and
     check("qwen4exp.gguf", ComputeDevice::Cpu, 0.8).await;
     check("deepseek4.gguf", ComputeDevice::Cpu, 0.8).await;
     check("minimax-m3.gguf", ComputeDevice::Cpu, 0.8).await;
+    check("hy_v4.gguf", ComputeDevice::Cpu, 0.8).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -173,8 +174,9 @@ async fn deterministic_requests_on_vulkan_give_the_same_bits_alone_and_in_a_batc
         "qwen4exp.gguf",
         "deepseek4.gguf",
         "minimax-m3.gguf",
+        "hy_v4.gguf",
     ];
-    for model in of_the_day(models, 7) {
+    for model in of_the_day(models, 8) {
         check(model, ComputeDevice::Vulkan(0), 0.8).await;
     }
 }

@@ -123,7 +123,7 @@ fn value_heads_in_the_order_of_the_other_family_are_far_from_transformers() {
 #[test]
 fn attention_to_all_positions_instead_of_selected_ones_is_far_from_transformers() {
     for (architecture, top_k, first) in
-        [("deepseek32", 16_u32, 1), ("glm-dsa", 16, 1), ("qwen4exp", 16, 1), ("minimax-m3", 4, 2)]
+        [("deepseek32", 16_u32, 1), ("glm-dsa", 16, 1), ("qwen4exp", 16, 1), ("minimax-m3", 4, 2), ("hy_v4", 16, 1)]
     {
         let checkpoints = Expected::all();
         let expected = checkpoints.iter().find(|expected| expected.model == format!("{architecture}.gguf")).unwrap();
@@ -282,6 +282,7 @@ fn logits_have_the_same_bits_in_any_chunks_and_any_batch() {
         "deepseek4.gguf",
         "minimax-m3.gguf",
         "minimax-m3-local.gguf",
+        "hy_v4.gguf",
         "llama4.gguf",
         "gemma3n.gguf",
         "gemma4.gguf",

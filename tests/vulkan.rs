@@ -104,7 +104,7 @@ fn a_third_of_the_checkpoints_agree_with_transformers() {
 
 #[test]
 fn attention_to_selected_positions_agrees_with_transformers() {
-    const MODELS: [&str; 7] = [
+    const MODELS: [&str; 8] = [
         "deepseek32.gguf",
         "glm-dsa.gguf",
         "glm5-next.gguf",
@@ -112,9 +112,10 @@ fn attention_to_selected_positions_agrees_with_transformers() {
         "deepseek4.gguf",
         "minimax-m3.gguf",
         "minimax-m3-local.gguf",
+        "hy_v4.gguf",
     ];
     let selects = |expected: &Expected| MODELS.contains(&expected.model.as_str());
-    agree_with_transformers(of_the_day(checkpoints().into_iter().filter(selects), 7).collect(), KvType::F32);
+    agree_with_transformers(of_the_day(checkpoints().into_iter().filter(selects), 8).collect(), KvType::F32);
 }
 
 fn agree_with_transformers(checkpoints: Vec<Expected>, kv_type: KvType) {

@@ -269,12 +269,15 @@ impl Keys<'_> {
         if let Some(low_rank) = self.optional_size("hyper_connection.low_rank")? {
             return Ok(Some(StreamSizes { count, connections: StreamConnections::Gated { low_rank } }));
         }
+        let epsilon = self.positive("hyper_connection.epsilon")?;
+        if let Some(magnitude) = self.optional_positive("hyper_connection.magnitude")? {
+            return Ok(Some(StreamSizes { count, connections: StreamConnections::Independent { magnitude, epsilon } }));
+        }
         let rounds = self.size(ROUNDS)?;
         if rounds > MOST_ROUNDS {
             return Err(self.invalid(ROUNDS, rounds, format!("at most {MOST_ROUNDS}")));
         }
-        let sizes = HyperSizes { rounds, epsilon: self.positive("hyper_connection.epsilon")? };
-        Ok(Some(StreamSizes { count, connections: StreamConnections::Hyper(sizes) }))
+        Ok(Some(StreamSizes { count, connections: StreamConnections::Hyper(HyperSizes { rounds, epsilon }) }))
     }
 
     /// The parameters of xIELU, of which each key has one for each layer.

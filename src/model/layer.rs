@@ -72,6 +72,13 @@ pub enum StreamConnections {
     },
     /// Each half of a layer reads a combination, and mixes the streams when it adds its output.
     Hyper(HyperSizes),
+    /// Each half of a layer reads a combination, and adds its output to each stream by a gate of the stream.
+    Independent {
+        /// The most that a gate multiplies the output by.
+        magnitude: f32,
+        /// Added to gates.
+        epsilon: f32,
+    },
     /// Each half of a layer reads the mean of the streams, normed and with a gate for each of their values, and adds its output to
     /// each by a gate of the stream.
     Gated {

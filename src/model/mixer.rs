@@ -325,8 +325,9 @@ fn latent_attention(
     };
     let [query, key] = absorb_keys(builder, layer, (attention, sizes), [query, latent_and_key])?;
     let query = scale_by_position(builder, attention, query)?;
+    let sinks = builder.weights.optional_vector(&format!("blk.{layer}.attn_sinks.weight"), n_heads)?;
     let op = attention_op(builder, layer, attention, attention.latent_shape(sizes));
-    let op = Attention { selection: selected.map(|(_, selection)| selection), ..op };
+    let op = Attention { sinks, selection: selected.map(|(_, selection)| selection), ..op };
     let inputs: Vec<ValueId> = [query, key].into_iter().chain(selected.map(|(positions, _)| positions)).collect();
     let attended = builder.graph.push_one(op.checked()?, &inputs)?;
     let values = per_head(builder, layer, ("attn_v_b", n_heads), [value_dim, rank], attended)?;

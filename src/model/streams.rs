@@ -6,11 +6,13 @@
 //!
 //! - `alternating`: a whole layer reads and writes the streams
 //! - `hyper`: each half of a layer does
+//! - `independent`: the same, but streams are not mixed
 //! - `gated`: each half of a layer does, by gates for each value
 
 mod alternating;
 mod gated;
 mod hyper;
+mod independent;
 
 use cuelight_shaders::add::Add;
 use cuelight_shaders::mix_streams::MixStreams;
@@ -47,7 +49,7 @@ pub(super) fn split(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, Bu
             alternating::split(builder, count, x)
         }
         // Copies of it.
-        Some(StreamSizes { count, connections: StreamConnections::Hyper(_) | StreamConnections::Gated { .. } }) => {
+        Some(StreamSizes { count, .. }) => {
             Ok(builder.graph.push_one(MixStreams::new(1, vec![1.0; count].into())?, &[x])?)
         }
         None => Ok(x),
@@ -101,6 +103,10 @@ pub(super) fn read_half(
             let [input, update] = hyper::read(builder, layer, (count, sizes, stem), x)?;
             Ok(Reading { residual: x, input, update: Some(update) })
         }
+        Some(StreamSizes { count, connections: StreamConnections::Independent { magnitude, epsilon } }) => {
+            let [input, update] = independent::read(builder, layer, (count, magnitude, epsilon, stem), x)?;
+            Ok(Reading { residual: x, input, update: Some(update) })
+        }
         Some(StreamSizes { count, connections: StreamConnections::Gated { low_rank } }) => {
             let [input, update] = gated::read(builder, layer, (count, low_rank, stem), x)?;
             Ok(Reading { residual: x, input, update: Some(update) })
@@ -115,11 +121,11 @@ pub(super) fn read_half(
 /// As [`split`].
 pub(super) fn add_half(builder: &mut Builder<'_>, reading: Reading, output: ValueId) -> Result<ValueId, BuildError> {
     match (builder.h.streams, reading.update) {
-        (Some(StreamSizes { count, connections: StreamConnections::Gated { .. } }), Some(update)) => {
-            gated::write(builder, count, [reading.residual, update, output])
+        (Some(StreamSizes { count, connections: StreamConnections::Hyper(_) }), Some(update)) => {
+            hyper::write(builder, count, [reading.residual, update, output])
         }
         (Some(StreamSizes { count, .. }), Some(update)) => {
-            hyper::write(builder, count, [reading.residual, update, output])
+            gated::write(builder, count, [reading.residual, update, output])
         }
         _ => Ok(builder.graph.push_one(Add, &[reading.residual, output])?),
     }
@@ -163,7 +169,10 @@ pub(super) fn merge(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, Bu
             alternating::merge(builder, count, x)
         }
         Some(StreamSizes { count, connections: StreamConnections::Hyper(sizes) }) => {
-            hyper::merge(builder, (count, sizes), x)
+            hyper::merge(builder, (count, sizes.epsilon), x)
+        }
+        Some(StreamSizes { count, connections: StreamConnections::Independent { epsilon, .. } }) => {
+            hyper::merge(builder, (count, epsilon), x)
         }
         Some(StreamSizes { count, connections: StreamConnections::Gated { low_rank } }) => {
             gated::merge(builder, (count, low_rank), x)

@@ -2,10 +2,11 @@
 
 use super::series::{
     DEEPSEEK_4_FLASH_KEYS, DEEPSEEK_4_FLASH_LAYERS, GEMMA_2, GEMMA_3, GEMMA_4, GEMMA_4_KEYS, GLM_5_FLASH_KEYS,
-    GLM_5_FLASH_LAYERS, GPT_OSS, LFM_2, LFM_2_LAYERS, LFM_2_MOE_LAYERS, LFM_3_LAYERS, LING_3_KEYS, LING_3_LAYERS,
-    LLAMA_3, MINIMAX_3_KEYS, MINIMAX_3_LAYERS, NEMOTRON_2_LAYERS, NEMOTRON_3_LAYERS, NEMOTRON_3_TENSORS, NEMOTRON_H,
-    QUERY_KEY_VALUE_BIASES, QWEN_2, QWEN_3, QWEN_3_5, QWEN_3_8_FLASH_KEYS, QWEN_3_8_FLASH_NGRAMS, QWEN_3_MOE, SMOLLM_2,
-    StateSpace, delta_keys, granite_4_keys, nemotron_keys, state_space_tensors,
+    GLM_5_FLASH_LAYERS, GPT_OSS, HUNYUAN_4_FEED_FORWARDS, HUNYUAN_4_KEYS, HUNYUAN_4_LAYERS, LFM_2, LFM_2_LAYERS,
+    LFM_2_MOE_LAYERS, LFM_3_LAYERS, LING_3_KEYS, LING_3_LAYERS, LLAMA_3, MINIMAX_3_KEYS, MINIMAX_3_LAYERS,
+    NEMOTRON_2_LAYERS, NEMOTRON_3_LAYERS, NEMOTRON_3_TENSORS, NEMOTRON_H, QUERY_KEY_VALUE_BIASES, QWEN_2, QWEN_3,
+    QWEN_3_5, QWEN_3_8_FLASH_KEYS, QWEN_3_8_FLASH_NGRAMS, QWEN_3_MOE, SMOLLM_2, StateSpace, delta_keys, granite_4_keys,
+    nemotron_keys, state_space_tensors,
 };
 use super::shape::{ExpertShape, Key, OptionalTensor, RopeStretch, Shape};
 use super::vocabulary::Vocabulary;
@@ -664,6 +665,35 @@ pub const MODELS: &[Shape] = &[
             OptionalTensor::of_layers("indexer.q_proj.weight", MINIMAX_3_LAYERS, 'e'),
             OptionalTensor::of_layers("ffn_gate_inp.weight", MINIMAX_3_LAYERS, 'e'),
             OptionalTensor::new("exp_probs_b.bias"),
+        ],
+        ..LLAMA_3
+    },
+    // Without the layer for multi-token prediction.
+    Shape {
+        name: "hy4-preview",
+        title: "Hunyuan 4 Preview",
+        architecture: "hy_v4",
+        parameters: 769_907_389_085,
+        n_layers: 78,
+        hidden_size: 6144,
+        intermediate_size: 18432,
+        n_heads: 64,
+        vocab_size: 120_832,
+        vocabulary: Vocabulary::BytePair { pre_tokenizer: "hy_v4" },
+        context_train: 1_048_576,
+        rms_norm_epsilon: 1e-5,
+        rope_base: 10_000_000.0,
+        rope_stretch: RopeStretch::None,
+        rotary_dim: Some(64),
+        experts: Some(ExpertShape { count: 256, used: 8, intermediate_size: 2048, shared_size: 2048 }),
+        keys: &HUNYUAN_4_KEYS,
+        optional: &[
+            OptionalTensor { rows: 2048, ..OptionalTensor::new("attn_q_a.weight") },
+            OptionalTensor::new("attn_sinks.weight"),
+            OptionalTensor::of_layers("indexer.k_norm.bias", HUNYUAN_4_LAYERS, 'f'),
+            OptionalTensor::of_layers("ffn_gate_inp.weight", HUNYUAN_4_FEED_FORWARDS, 'e'),
+            OptionalTensor::new("exp_probs_b.bias"),
+            OptionalTensor::new("output_hc_fn.weight"),
         ],
         ..LLAMA_3
     },

@@ -322,6 +322,36 @@ pub(super) const MINIMAX_3_KEYS: [(&str, Key); 9] = [
     ("expert_weights_scale", Key::Number(2.0)),
 ];
 
+/// `f` is a layer with an indexer of its own, `s` one that reads the selection of an earlier one.
+pub(super) const HUNYUAN_4_LAYERS: Letters =
+    "ffsssfsssfsssfsssfsssfsssfsssfsssfsssfsssfsssfsssfsssfsssfsssfsssfsssfsssfsssf";
+
+/// `d` is a layer with a dense feed-forward, `e` one with experts.
+pub(super) const HUNYUAN_4_FEED_FORWARDS: Letters =
+    "deeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee";
+
+pub(super) const HUNYUAN_4_KEYS: [(&str, Key); 18] = [
+    ("attention.head_count_kv", Key::Size(1)),
+    ("attention.q_lora_rank", Key::Size(2048)),
+    ("attention.kv_lora_rank", Key::Size(512)),
+    ("attention.key_length", Key::Size(576)),
+    ("attention.key_length_mla", Key::Size(256)),
+    ("attention.value_length_mla", Key::Size(256)),
+    ("attention.indexer.head_count", Key::Size(32)),
+    ("attention.indexer.key_length", Key::Size(128)),
+    ("attention.indexer.top_k", Key::Size(2048)),
+    ("attention.indexer.types", Key::Flags(HUNYUAN_4_LAYERS, 'f')),
+    ("hyper_connection.count", Key::Size(4)),
+    ("hyper_connection.epsilon", Key::Number(1e-6)),
+    ("hyper_connection.magnitude", Key::Number(2.0)),
+    ("leading_dense_block_count", Key::Size(1)),
+    // The sigmoid.
+    ("expert_gating_func", Key::Size(2)),
+    ("expert_weights_norm", Key::Flag(true)),
+    ("expert_weights_scale", Key::Number(2.827)),
+    ("swiglu_clamp_exp", Key::Number(10.0)),
+];
+
 /// `M` is a layer with a state space, `*` one of attention, `-` one with a feed-forward, `E` one with experts.
 pub(super) const NEMOTRON_2_LAYERS: Letters = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-";
 pub(super) const NEMOTRON_3_LAYERS: Letters = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME";

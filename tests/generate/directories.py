@@ -20,7 +20,7 @@ import vocabulary
 NAMES = {
     "llama-rope-llama3", "gemma2-scale", "gemma3", "mixtral-small", "qwen3moe-small", "phi3", "phi3-long", "smollm3", "olmo3",
     "granite", "gemma", "gemma4-e", "gemma4-small", "qwen35", "qwen35moe", "gpt-oss-small", "glm4", "exaone4-small",
-    "seed_oss", "mistral3", "llama-shards", "granite_swa", "granite_swa-moe", "mellum", "hy_v3", "afmoe", "gpt2", "starcoder",
+    "seed_oss", "mistral3", "llama-shards", "granite_swa", "granite_swa-moe", "mellum", "hy_v3", "hy_v4", "afmoe", "gpt2", "starcoder",
     "deepseek3", "mistral4", "deepseek32", "glm-dsa", "glm5-next", "deepseek4", "glm4-moe-lite", "youtu", "solar-open", "llama4", "granitemoe", "olmo", "phi2", "stablelm", "stablelm-parallel", "command-r",
     "command-r-heads",
     "ernie4_5-moe", "hunyuan-dense", "hunyuan-moe", "chatglm", "jais2", "gptneox", "gptneox-sequential", "falcon", "falcon-40b", "qwen3next",

@@ -28,6 +28,22 @@ def halves(axis: int, transform: Callable[[np.ndarray], np.ndarray] = lambda val
     )
 
 
+def last_neighbours(head: int, rotated: int) -> dict[str, Callable]:
+    """Rows of heads whose last ones rotate: pairs of them are neighbours in a file, and in two halves in transformers."""
+
+    def swap(values: np.ndarray, first: int, second: int) -> np.ndarray:
+        heads = values.reshape(-1, head, *values.shape[1:]).copy()
+        last = heads[:, head - rotated :]
+        swapped = last.reshape(len(heads), first, second, *values.shape[1:]).swapaxes(1, 2)
+        heads[:, head - rotated :] = swapped.reshape(last.shape)
+        return heads.reshape(values.shape)
+
+    return dict(
+        into_file=lambda values: [swap(values, 2, rotated // 2)],
+        out_of_file=lambda parts: swap(parts[0], rotated // 2, 2),
+    )
+
+
 def every_other(axis: int, transform: Callable[[np.ndarray], np.ndarray] = lambda values: values) -> dict[str, Callable]:
     """Two matrices with alternating rows along an axis of the transformed tensor."""
 

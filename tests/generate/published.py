@@ -1,10 +1,14 @@
 """Weights and configurations as they were published, where transformers has no class that saves them so."""
 
 import math
+import re
 from functools import partial
 from typing import Callable
 
 import torch
+
+import parts
+import several_streams
 
 Published = tuple[dict[str, torch.Tensor], dict]
 
@@ -270,6 +274,29 @@ def deepseek4(model: torch.nn.Module) -> Published:
     return renamed_all(with_single_experts(state_of(model)), DEEPSEEK4_NAMES), deepseek4_config(model)
 
 
+HUNYUAN4_NAMES = {
+    "self_attn.gate_proj": "self_attn.linear_gate", "self_attn.sinks": "self_attn.learnable_sink_param",
+    "attn_hc.": "hc_attn_layer.hc_pre.hc_", "ffn_hc.": "hc_mlp_layer.hc_pre.hc_", "hc_head.hc_": "hc_head.hc_head_",
+}  # fmt: skip
+
+
+def hunyuan4(model: torch.nn.Module) -> Published:
+    """Pairs of neighbours rotate, and one more layer predicts one more token."""
+    weights, config = {}, model.config
+    rules = several_streams.hunyuan4_rules(config)
+    for name, values in state_of(model).items():
+        if re.search(r"q_b_proj|kv_a_proj|indexer\.w[qk]|indexer\.k_norm", name):
+            values = torch.from_numpy(parts.find(rules, name).into_file(values.numpy())[0])
+        weights[name] = values
+    weights = renamed_all(weights, HUNYUAN4_NAMES)
+    weights["model.mtp_layers.0.enorm.weight"] = torch.ones(config.hidden_size)
+    kinds = ["deepseek_sparse_attention"] * config.num_hidden_layers
+    return weights, config.to_dict() | dict(
+        layer_types=kinds, first_k_dense_replace=1, num_experts=config.n_routed_experts, num_key_value_heads=2,
+        num_nextn_predict_layers=1, gated_mla=True, gating_type="elementwise", learnable_sink=True, enable_ihc=True,
+        enable_lm_head_fp32=True)  # fmt: skip
+
+
 MINIMAX3_NAMES = {
     "self_attn.indexer.": "self_attn.index_", "mlp.experts.": "block_sparse_moe.experts.",
     "mlp.gate.e_score_correction_bias": "block_sparse_moe.e_score_correction_bias", "mlp.gate.": "block_sparse_moe.gate.",
@@ -391,6 +418,7 @@ CHANGES: dict[str, Callable[[torch.nn.Module], Published]] = {
     "glm5-next": glm5_next,
     "deepseek4": deepseek4,
     "qwen4exp": qwen4exp,
+    "hy_v4": hunyuan4,
     "minimax-m3": minimax3,
     "minicpm": minicpm,
     "exaone": exaone,

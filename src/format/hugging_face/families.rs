@@ -498,6 +498,17 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     Family { model_types: &["mellum"], architecture: "mellum", ..PLAIN },
     Family { model_types: &["hy_v3"], architecture: "hy_v3", names: &[HUNYUAN3], ..PLAIN },
+    Family {
+        model_types: &["hy_v4"],
+        architecture: "hy_v4",
+        names: &[HUNYUAN4, LATENT, INDEXER],
+        outside: HUNYUAN4_OUTSIDE,
+        other_parts: &["mtp_layers."],
+        aliases: &[("swiglu_limits", "swiglu_limit")],
+        defaults: &[("scoring_func", Text("sigmoid"))],
+        requires: &[("gated_mla", &[Bool(true)]), ("enable_ihc", &[Bool(true)])],
+        ..PLAIN
+    },
     Family { model_types: &["afmoe"], architecture: "afmoe", names: &[NORM_AFTER_MIXER, AFMOE], ..PLAIN },
     Family {
         model_types: &["exaone4", "exaone4_5_text", "exaone4_5"],

@@ -259,6 +259,24 @@ pub(super) const HUNYUAN3: &[Rule] = &[
     ("mlp.shared_mlp.down_proj", "ffn_down_shexp", &[]),
 ];
 
+/// Sinks, gates and residual streams.
+pub(super) const HUNYUAN4: &[Rule] = &[
+    ("self_attn.learnable_sink_param", "attn_sinks.weight", &[]),
+    ("self_attn.linear_gate", "attn_gate", &[]),
+    ("hc_attn_layer.hc_pre.hc_fn", "hc_attn_fn.weight", &[]),
+    ("hc_attn_layer.hc_pre.hc_base", "hc_attn_base.weight", &[]),
+    ("hc_attn_layer.hc_pre.hc_scale", "hc_attn_scale.weight", &[]),
+    ("hc_mlp_layer.hc_pre.hc_fn", "hc_ffn_fn.weight", &[]),
+    ("hc_mlp_layer.hc_pre.hc_base", "hc_ffn_base.weight", &[]),
+    ("hc_mlp_layer.hc_pre.hc_scale", "hc_ffn_scale.weight", &[]),
+];
+
+pub(super) const HUNYUAN4_OUTSIDE: &[Rule] = &[
+    ("hc_head.hc_head_fn", "output_hc_fn.weight", &[]),
+    ("hc_head.hc_head_base", "output_hc_base.weight", &[]),
+    ("hc_head.hc_head_scale", "output_hc_scale.weight", &[]),
+];
+
 pub(super) const AFMOE: &[Rule] = &[
     ("self_attn.gate_proj", "attn_gate", &[]),
     ("mlp.router.gate", "ffn_gate_inp", &[]),

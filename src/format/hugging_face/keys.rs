@@ -74,6 +74,7 @@ const RENAMED: &[(&[&str], &str, Kind)] = &[
     (&["hc_lowrank"], "hyper_connection.low_rank", Size),
     (&["hc_sinkhorn_iters"], "hyper_connection.sinkhorn_iterations", Size),
     (&["hc_eps"], "hyper_connection.epsilon", Float),
+    (&["hc_magnitude"], "hyper_connection.magnitude", Float),
     (&["hidden_size_per_layer_input"], "embedding_length_per_layer_input", Size),
     (&["ngram_size"], "ple.ngram_size", Size),
     (&["heads_per_ngram"], "ple.heads_per_ngram", Size),

@@ -409,6 +409,10 @@ fn keys_of_published_configs_are_understood() {
     let mistral_4 = json!({ "model_type": "mistral4", "kv_lora_rank": 256, "qk_rope_head_dim": 64, "qk_nope_head_dim": 64,
         "v_head_dim": 128, "rope_parameters": { "rope_theta": 1e4, "partial_rotary_factor": 0.5 } });
     assert_eq!(values(&mistral_4, ["rope.dimension_count", "attention.key_length_mla"]), ["64", "128"]);
+    let hunyuan_4 = json!({ "model_type": "hy_v4", "hc_mult": 4, "hc_magnitude": 2.0, "swiglu_limit": 10.0,
+        "indexer_types": ["full"], "mlp_layer_types": ["dense", "sparse"] });
+    let keys = ["hyper_connection.count", "hyper_connection.magnitude", "swiglu_clamp_exp", "swiglu_clamp_shexp"];
+    assert_eq!(values(&hunyuan_4, keys), ["4", "2", "10", "none"]);
     // A product that float32 makes smaller than the whole number.
     let seven_tenths = json!({ "head_dim": 80, "partial_rotary_factor": 0.7 });
     assert_eq!(values(&seven_tenths, ["rope.dimension_count"]), ["56"]);
@@ -553,6 +557,8 @@ fn what_families_do_not_compute_is_named() {
         ("minimax_m2", "rotary_dim", json!(1000), "at most the length of a head"),
         ("minimax_m3", "swiglu_limit", json!(10.0), "7"),
         ("minimax_m3", "index_init_blocks", json!(1), "0"),
+        ("hy_v4", "gated_mla", json!(false), "true"),
+        ("hy_v4", "enable_ihc", json!(false), "true"),
         ("deepseek_v3", "rope_interleave", json!(false), "true"),
         ("deepseek_v3", "scoring_func", json!("tanh"), "softmax, sigmoid, noaux_tc or sqrtsoftplus"),
         ("falcon", "alibi", json!(true), "false"),

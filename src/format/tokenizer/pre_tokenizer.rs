@@ -172,7 +172,7 @@ const ROWS: &[Row] = &[
         rules: PLAIN,
     },
     Row {
-        names: &["deepseek-v3", "hunyuan-dense", "joyai-llm"],
+        names: &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"],
         patterns: &[THREE_DIGITS, r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+", DEEPSEEK_V3],
         rules: PLAIN,
     },

@@ -348,6 +348,10 @@ pub struct AttentionSpec {
     pub yarn_multiplier: YarnMultiplier,
     /// The epsilon of the norms of latent vectors, which no file has; `None` for that of the other norms.
     pub latent_epsilon: Option<f32>,
+    /// The epsilon of the norms of an indexer's keys, which no file has; `None` for that of the other norms.
+    pub indexer_epsilon: Option<f32>,
+    /// Which values rotate in heads of an indexer that have more than rotate.
+    pub indexer_section: Section,
     /// How the values of a head are computed.
     pub values: Values,
     /// What the outputs of heads are multiplied by.
@@ -372,9 +376,20 @@ impl AttentionSpec {
         yarn_ramp: YarnRamp::WholePairs,
         yarn_multiplier: YarnMultiplier::OfScores,
         latent_epsilon: Some(1e-6),
+        indexer_epsilon: Some(1e-6),
+        indexer_section: Section::First,
         values: Values::AsProjected,
         gate: Gate::Never,
     };
+}
+
+/// A part of each head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Section {
+    /// Its first values.
+    First,
+    /// Its last values.
+    Last,
 }
 
 /// Which models have the bias of ALiBi, which lowers scores by distance.

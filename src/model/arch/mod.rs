@@ -52,6 +52,7 @@ mod granitemoe;
 mod hunyuan_dense;
 mod hunyuan_moe;
 mod hy_v3;
+mod hy_v4;
 mod internlm2;
 mod jais2;
 mod jamba;
@@ -109,7 +110,7 @@ mod whisper;
 pub use family::{
     ActivationLimit, Alibi, AttentionScale, AttentionSpec, AxesOrder, ClassifierHead, Direction, EmbeddingNorm,
     EmbeddingScale, ExpertPlacement, Family, FeedForward, Gate, Generation, LogitScale, MediaRows, Mixer, NormKind,
-    Norms, Output, QkNorm, QkNormKind, Recurrent, Residual, RopePairs, Rotation, RoutingSpec, SharedExpert,
+    Norms, Output, QkNorm, QkNormKind, Recurrent, Residual, RopePairs, Rotation, RoutingSpec, Section, SharedExpert,
     Temperature, UnwindowedRotary, Values, WindowedRope, Windows, YarnMultiplier, YarnRamp,
 };
 
@@ -184,6 +185,7 @@ pub const FAMILIES: &[&Family] = &[
     &granite_swa::FAMILY,
     &mellum::FAMILY,
     &hy_v3::FAMILY,
+    &hy_v4::FAMILY,
     &apertus::FAMILY,
     &afmoe::FAMILY,
     &laguna::FAMILY,

@@ -244,6 +244,22 @@ fn layers_select_pools_and_keep_the_newest_as_state() {
     assert_eq!(HyperParameters { architecture: h.architecture.clone(), ..other }, h);
 }
 
+#[test]
+fn streams_with_a_magnitude_are_not_mixed() {
+    let mut keys = indexed();
+    keys.extend([
+        ("hyper_connection.count", Size(4)),
+        ("hyper_connection.epsilon", Number(1e-6)),
+        ("hyper_connection.magnitude", Number(2.0)),
+    ]);
+    let connections = StreamConnections::Independent { magnitude: 2.0, epsilon: 1e-6 };
+    assert_eq!(read("hy_v4", &keys).unwrap().streams, Some(StreamSizes { count: 4, connections }));
+    keys.pop();
+    assert_refused("hy_v4", &keys, &["hyper_connection.sinkhorn_iterations"]);
+    keys.push(("hyper_connection.magnitude", Number(-1.0)));
+    assert_refused("hy_v4", &keys, &["hyper_connection.magnitude", "above 0"]);
+}
+
 /// The keys of gated streams, of attention to pools, and of n-grams. Every second layer is recurrent, as one of n-grams is.
 fn ngrams() -> Vec<(&'static str, Stored)> {
     vec![

@@ -7,10 +7,11 @@ use cuelight_shaders::select_positions::SelectPositions;
 use cuelight_shaders::selection::Selection;
 
 use crate::graph::ValueId;
+use crate::model::arch::{RopePairs, Section};
 use crate::model::builder::{BuildError, Builder};
 use crate::model::layer::{AttentionLayer, Indexer, PositionSelection};
 
-use super::rotation::rotate_pairs;
+use super::rotation::{rotate_last, rotate_pairs};
 
 /// What layers without an indexer do not use, where a file has it for them.
 const TENSORS: [&str; 7] = [
@@ -22,9 +23,6 @@ const TENSORS: [&str; 7] = [
     "indexer_compressor_gate.weight",
     "indexer_compressor_ape.weight",
 ];
-
-/// Added to the variance in the norm of keys. No file has it.
-const EPSILON: f32 = 1e-6;
 
 /// Appends a layer's selection of positions, and says how many those of a row are. `x` is the input of the mixer, `query_input`
 /// that of its query projection.
@@ -59,14 +57,27 @@ fn own(
     let name = |tensor: &str| format!("blk.{layer}.indexer.k_norm.{tensor}");
     let weight = builder.weights.vector(&name("weight"), head_dim)?;
     let bias = builder.weights.optional_vector(&name("bias"), head_dim)?;
-    let key = builder.graph.push_one(LayerNorm::new(weight, bias, EPSILON)?, &[projected[0]])?;
-    let rotated = match attention.rope {
-        Some(rope) => rotate_pairs(builder, (rope, attention.heads.rotary_dim), (head_dim, rope_pairs), &[query, key])?,
-        None => vec![query, key],
-    };
+    let epsilon = builder.family.attention.indexer_epsilon.unwrap_or(builder.h.norm_epsilon);
+    let key = builder.graph.push_one(LayerNorm::new(weight, bias, epsilon)?, &[projected[0]])?;
+    let rotated = rotated(builder, attention, (head_dim, rope_pairs), [query, key])?;
     let key = if pool > 1 { pooled(builder, layer, indexer, [x, rotated[1]])? } else { rotated[1] };
     let op = SelectPositions::new(layer, [n_heads, head_dim, top_k])?.pooled(pool)?;
     Ok((builder.graph.push_one(op, &[rotated[0], key, projected[1]])?, op.selection()))
+}
+
+/// Queries and keys of `head_dim` values, of which those of the family's section rotate in these pairs.
+fn rotated(
+    builder: &mut Builder<'_>,
+    attention: &AttentionLayer,
+    head: (usize, RopePairs),
+    queries_and_keys: [ValueId; 2],
+) -> Result<Vec<ValueId>, BuildError> {
+    let Some(rope) = attention.rope else { return Ok(queries_and_keys.to_vec()) };
+    let rotation = (rope, attention.heads.rotary_dim);
+    match builder.family.attention.indexer_section {
+        Section::First => rotate_pairs(builder, rotation, head, &queries_and_keys),
+        Section::Last => rotate_last(builder, rotation, head, &queries_and_keys),
+    }
 }
 
 /// The key of the pool of each row up to it.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cuelight_shaders::heads::{JoinHeads, SplitHeads};
 use cuelight_shaders::rope::Rope;
 
 use crate::graph::ValueId;
@@ -29,6 +30,28 @@ pub(super) fn rotate_pairs(
 ) -> Result<Vec<ValueId>, BuildError> {
     let op = rope_op(builder, rotation, head)?;
     Ok(builder.graph.push(op, values)?)
+}
+
+/// As [`rotate_pairs`], but the last `rotary_dim` values of each head.
+pub(super) fn rotate_last(
+    builder: &mut Builder<'_>,
+    (rope, rotary_dim): (RopeSpec, usize),
+    (head_dim, pairs): (usize, RopePairs),
+    values: &[ValueId],
+) -> Result<Vec<ValueId>, BuildError> {
+    let first = head_dim - rotary_dim;
+    if first == 0 {
+        return rotate_pairs(builder, (rope, rotary_dim), (head_dim, pairs), values);
+    }
+    let (mut others, mut last) = (Vec::new(), Vec::new());
+    for value in values {
+        let sections = builder.graph.push(SplitHeads { first, second: rotary_dim }, &[*value])?;
+        others.push(sections[0]);
+        last.push(sections[1]);
+    }
+    let rotated = rotate_pairs(builder, (rope, rotary_dim), (rotary_dim, pairs), &last)?;
+    let join = |(other, rotated)| builder.graph.push_one(JoinHeads { first, second: rotary_dim }, &[other, rotated]);
+    Ok(others.into_iter().zip(rotated).map(join).collect::<Result<_, _>>()?)
 }
 
 /// The op that rotates heads of `head_dim` values with these pairs.

@@ -29,7 +29,7 @@ pub(super) fn read(
 }
 
 /// The combination of the streams by gates of the row.
-fn read_by(builder: &mut Builder<'_>, count: usize, inputs: [ValueId; 2]) -> Result<ValueId, BuildError> {
+pub(super) fn read_by(builder: &mut Builder<'_>, count: usize, inputs: [ValueId; 2]) -> Result<ValueId, BuildError> {
     let reads = MixStreams::new(count, vec![0.0; count].into())?.varied();
     Ok(builder.graph.push_one(reads, &inputs)?)
 }
@@ -49,7 +49,7 @@ pub(super) fn write(
 /// What follows the last layer: a combination of the streams by gates of the row where the file has these, else their mean.
 pub(super) fn merge(
     builder: &mut Builder<'_>,
-    (count, sizes): (usize, HyperSizes),
+    (count, epsilon): (usize, f32),
     x: ValueId,
 ) -> Result<ValueId, BuildError> {
     const GATES: &str = "output_hc_fn.weight";
@@ -59,7 +59,7 @@ pub(super) fn merge(
         let projected = builder.graph.push_one(Linear::new(vec![matrix], vec![None])?, &[normed])?;
         let scale = builder.weights.vector("output_hc_scale.weight", 1)?[0];
         let bias = builder.weights.vector("output_hc_base.weight", count)?;
-        let gates = StreamGates::read_only(count, scale, bias, sizes.epsilon)?;
+        let gates = StreamGates::read_only(count, scale, bias, epsilon)?;
         let gates = builder.graph.push_one(gates, &[projected])?;
         return read_by(builder, count, [x, gates]);
     }
