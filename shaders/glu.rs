@@ -3,7 +3,7 @@
 use crate::cases::{Case, CaseStep, Expected};
 use crate::elementwise::for_each_row;
 use crate::gpu::{Dispatch, GpuArgs, Module};
-use crate::lanes::{exp, softplus, without_negligible};
+use crate::lanes::{exp, softplus, tanh, without_negligible};
 use crate::op::{CpuArgs, Op, ShapeError};
 use crate::per_kernel;
 use crate::quant::random;
@@ -33,7 +33,20 @@ pub enum Activation {
     ///
     /// Source: DeepSeek-AI 2026, "DeepSeek-V4" and its reference implementation.
     ClampedSilu(u16),
+    /// `beta tanh(gate / beta) / (1 + e^-gate) * u`, with `u = linear tanh(up / linear)`, or `up` if `linear` is 0. Both are at
+    /// most [`LARGEST_BETA`].
+    ///
+    /// Source: Kimi Team 2026, "Kimi K3" and its reference implementation.
+    Situ {
+        /// The bound of the gate.
+        beta: u16,
+        /// The bound of the value that it multiplies; 0 for none.
+        linear: u16,
+    },
 }
+
+/// The largest bound of [`Activation::Situ`].
+pub const LARGEST_BETA: u16 = 0xfff;
 
 /// [`Activation::ClampedSwiglu`]: the limit to which values are clamped.
 const CLAMP: f32 = 7.0;
@@ -41,7 +54,7 @@ const CLAMP: f32 = 7.0;
 const SLOPE: f32 = 1.702;
 
 /// Every activation, for cases and tests.
-const ALL: [Activation; 8] = [
+const ALL: [Activation; 10] = [
     Activation::Silu,
     Activation::GeluTanh,
     Activation::ClampedSwiglu,
@@ -50,6 +63,8 @@ const ALL: [Activation; 8] = [
     Activation::Softplus,
     Activation::LimitedSilu(2),
     Activation::ClampedSilu(2),
+    Activation::Situ { beta: 4, linear: 25 },
+    Activation::Situ { beta: 1, linear: 0 },
 ];
 
 impl Activation {
@@ -69,6 +84,11 @@ impl Activation {
                 let limit = f32::from(limit);
                 let gate = gate.min(limit);
                 (gate, gate, up.clamp(-limit, limit))
+            }
+            Activation::Situ { beta, linear } => {
+                let linear = f32::from(linear);
+                let up = if linear > 0.0 { linear * tanh(up / linear) } else { up };
+                (f32::from(beta) * tanh(gate / f32::from(beta)), gate, up)
             }
             Activation::Sigmoid => (1.0, gate, up),
             Activation::GeluTanh => (gate, SQRT_8_OVER_PI * (gate + 0.044_715 * gate * gate * gate), up),
@@ -105,10 +125,16 @@ impl Activation {
                 let (limit, gate) = (f64::from(limit), gate.min(f64::from(limit)));
                 gate * logistic(gate) * up.clamp(-limit, limit)
             }
+            Activation::Situ { beta, linear } => {
+                let [beta, linear] = [f64::from(beta), f64::from(linear)];
+                let up = if linear > 0.0 { linear * (up / linear).tanh() } else { up };
+                beta * (gate / beta).tanh() * logistic(gate) * up
+            }
         }
     }
 
-    /// The number that represents the activation in shaders: its kind in the low 8 bits, and above them the limit if it has one.
+    /// The number that represents the activation in shaders: its kind in the low 8 bits, and above them the limit if it has one,
+    /// or two bounds of 12 bits.
     #[must_use]
     pub fn variant(self) -> u32 {
         match self {
@@ -120,6 +146,7 @@ impl Activation {
             Activation::Softplus => 5,
             Activation::LimitedSilu(limit) => 6 | u32::from(limit) << 8,
             Activation::ClampedSilu(limit) => 7 | u32::from(limit) << 8,
+            Activation::Situ { beta, linear } => 8 | u32::from(beta) << 8 | u32::from(linear) << 20,
         }
     }
 }
@@ -213,6 +240,10 @@ macro_rules! each_activation {
             }
             Activation::ClampedSilu(limit) => {
                 let $apply = |gate, up| Activation::ClampedSilu(limit).apply(gate, up);
+                $body
+            }
+            Activation::Situ { beta, linear } => {
+                let $apply = |gate, up| Activation::Situ { beta, linear }.apply(gate, up);
                 $body
             }
         }

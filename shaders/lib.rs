@@ -73,6 +73,7 @@ pub mod layer_norm;
 pub mod lora;
 pub mod match_magnitude;
 pub mod matmul;
+pub mod mix_residuals;
 pub mod mix_streams;
 pub mod pool_rows;
 pub mod reorder_columns;

@@ -82,6 +82,7 @@ fn expert_cases() -> Vec<Case> {
         Spec { formats: [Format::F32, Format::Q4_1, Format::Q5_0], bias: true, ..usual },
         Spec { bias: true, activation: Activation::ClampedSwiglu, ..usual },
         Spec { activation: Activation::LimitedSilu(1), ..usual },
+        Spec { activation: Activation::Situ { beta: 2, linear: 3 }, ..usual },
         Spec { ungated: true, ..usual },
         Spec { ungated: true, formats: [Format::Q4_0; 3], bias: true, ..usual },
         Spec { factors: true, ..usual },

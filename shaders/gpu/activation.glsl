@@ -10,6 +10,19 @@ float power_of_e(float x) {
     return power;
 }
 
+// The hyperbolic tangent, as `tanh` in `lanes.rs` computes it.
+float hyperbolic_tangent(float x) {
+    precise float square = x * x;
+    precise float series = -5.7049887e-3;
+    series = series * square + 2.0639088e-2;
+    series = series * square - 5.3739716e-2;
+    series = series * square + 1.3331442e-1;
+    series = series * square - 3.3333282e-1;
+    precise float near = x + x * square * series;
+    precise float far = 1.0 - 2.0 / (1.0 + power_of_e(2.0 * x));
+    return abs(x) < 0.625 ? near : far;
+}
+
 float activate(uint variant, float gate, float up) {
     if (variant == 4) return gate * up;
     if (variant == 5) return softplus(gate) * up;
@@ -24,6 +37,14 @@ float activate(uint variant, float gate, float up) {
         up = clamp(up, -limit, limit);
     }
     precise float z = gate;
+    if ((variant & 255u) == 8) {
+        float beta = float(variant >> 8 & 4095u);
+        float linear = float(variant >> 20);
+        precise float bounded_gate = beta * hyperbolic_tangent(gate / beta);
+        precise float bounded_up = linear * hyperbolic_tangent(up / max(linear, 1.0));
+        gate = bounded_gate;
+        if (linear > 0.0) up = bounded_up;
+    }
     if (variant == 1) z = 1.595769 * (gate + 0.044715 * gate * gate * gate);
     if (variant == 2) {
         gate = min(gate, 7.0);
