@@ -43,6 +43,8 @@ const ROUNDED: &[&str] = &[
     "qwen3next",
     "qwen4exp",
     "kimi-linear",
+    "kimi-k3",
+    "kimi-k3-wide",
     "bailingmoe3",
     "glm5-next",
     "deepseek4",

@@ -156,6 +156,7 @@ async fn requests_that_attend_to_selected_positions_give_the_same_bits_alone_and
 async fn requests_with_recurrent_state_give_the_same_bits_alone_and_in_a_batch() {
     check("qwen35moe.gguf", ComputeDevice::Cpu, 0.7).await;
     check("qwen3next.gguf", ComputeDevice::Cpu, 0.0).await;
+    check("kimi-k3.gguf", ComputeDevice::Cpu, 0.8).await;
     // Without layers that attend, blocks have no bytes.
     check("mamba.gguf", ComputeDevice::Cpu, 0.7).await;
 }
@@ -175,6 +176,7 @@ async fn deterministic_requests_on_vulkan_give_the_same_bits_alone_and_in_a_batc
         "deepseek4.gguf",
         "minimax-m3.gguf",
         "hy_v4.gguf",
+        "kimi-k3.gguf",
     ];
     for model in of_the_day(models, 8) {
         check(model, ComputeDevice::Vulkan(0), 0.8).await;

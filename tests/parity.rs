@@ -125,16 +125,29 @@ fn attention_to_all_positions_instead_of_selected_ones_is_far_from_transformers(
     for (architecture, top_k, first) in
         [("deepseek32", 16_u32, 1), ("glm-dsa", 16, 1), ("qwen4exp", 16, 1), ("minimax-m3", 4, 2), ("hy_v4", 16, 1)]
     {
-        let checkpoints = Expected::all();
-        let expected = checkpoints.iter().find(|expected| expected.model == format!("{architecture}.gguf")).unwrap();
-        let mut bytes = std::fs::read(expected.path()).unwrap();
         let key = format!("{architecture}.attention.indexer.top_k");
-        // The key, the type of its value, the value.
-        let value = bytes.windows(key.len()).position(|part| part == key.as_bytes()).unwrap() + key.len() + 4;
-        assert_eq!(bytes[value..value + 4], top_k.to_le_bytes());
-        bytes[value..value + 4].copy_from_slice(&512_u32.to_le_bytes());
+        let (expected, bytes) = with_size(architecture, &key, [top_k, 512]);
         expected.prompts[first..].iter().for_each(|prompt| assert_far(&bytes, prompt));
     }
+}
+
+/// Earlier residuals matter in the prompts of their checkpoint: with that of the first layer alone they are far from the reference.
+#[test]
+fn one_earlier_residual_instead_of_three_is_far_from_the_reference() {
+    let (expected, bytes) = with_size("kimi-k3", "kimi-k3.attn_res.block_size", [2, 512]);
+    expected.prompts.iter().for_each(|prompt| assert_far(&bytes, prompt));
+}
+
+/// The checkpoint of an architecture, and its file with another value of a key, from the first to the second.
+fn with_size(architecture: &str, key: &str, [stored, changed]: [u32; 2]) -> (Expected, Vec<u8>) {
+    let model = format!("{architecture}.gguf");
+    let expected = Expected::all().into_iter().find(|expected| expected.model == model).unwrap();
+    let mut bytes = std::fs::read(expected.path()).unwrap();
+    // The key, the type of its value, the value.
+    let value = bytes.windows(key.len()).position(|part| part == key.as_bytes()).unwrap() + key.len() + 4;
+    assert_eq!(bytes[value..value + 4], stored.to_le_bytes());
+    bytes[value..value + 4].copy_from_slice(&changed.to_le_bytes());
+    (expected, bytes)
 }
 
 /// Asserts that a file with these bytes is far from the expected values of a prompt.
@@ -293,6 +306,8 @@ fn logits_have_the_same_bits_in_any_chunks_and_any_batch() {
         "lfm2.gguf",
         "lfm3.gguf",
         "bailingmoe3.gguf",
+        "kimi-k3.gguf",
+        "kimi-k3-wide.gguf",
         "granitehybrid.gguf",
         "falcon-h1.gguf",
         "nemotron_h.gguf",

@@ -38,6 +38,8 @@ pub struct Builder<'a> {
     pub norms: Vec<RowNorm>,
     /// The positions that the newest layer with an indexer has selected, and how many those of a row are.
     pub selected_positions: Option<(ValueId, Selection)>,
+    /// The residuals of earlier layers that are kept, one after the other, for models that read these.
+    pub kept_residuals: Option<ValueId>,
     /// The embeddings of the n-grams of each row, for models that have these.
     pub ngram_rows: Option<ValueId>,
     /// Of each layer with heads whose weights leave the engine: their number and the weights, [hidden rows, heads * encoder rows].
@@ -107,6 +109,7 @@ impl<'a> Builder<'a> {
             projections,
             norms,
             selected_positions: None,
+            kept_residuals: None,
             ngram_rows: None,
             alignments,
         }

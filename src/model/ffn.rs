@@ -154,16 +154,37 @@ impl ExpertLayer<'_> {
             None => builder.graph.push_one(route, &[logits])?,
         };
 
-        let x = match sizes.latent_size {
-            Some(latent) => builder.linear(self.layer, &[("ffn_latent_down", latent)], x)?[0],
+        let latent = sizes.latent_size.map(|width| (width, self.latent_stem(builder)));
+        let x = match &latent {
+            Some((width, stem)) => builder.linear(self.layer, &[(&format!("{stem}_down"), *width)], x)?[0],
             None => x,
         };
         let experts = self.op(builder, builder.graph.width(x))?;
         let y = builder.graph.push_one(experts, &[x, routes])?;
-        Ok(match sizes.latent_size {
-            Some(_) => builder.linear(self.layer, &[("ffn_latent_up", builder.h.hidden_size)], y)?[0],
-            None => y,
-        })
+        match latent {
+            Some(latent) => self.model_rows(builder, latent, y),
+            None => Ok(y),
+        }
+    }
+
+    /// How the names of the projections start that change the width of rows before and after the experts.
+    fn latent_stem(self, builder: &Builder<'_>) -> &'static str {
+        const OTHER: &str = "ffn_routed";
+        if builder.weights.has(&self.name(&format!("{OTHER}_down.weight"))) { OTHER } else { "ffn_latent" }
+    }
+
+    /// The experts' output at the width of the model, after a norm where the file has one.
+    fn model_rows(
+        self,
+        builder: &mut Builder<'_>,
+        (width, stem): (usize, &str),
+        mut y: ValueId,
+    ) -> Result<ValueId, BuildError> {
+        let norm = self.name(&format!("{stem}_norm.weight"));
+        if builder.weights.has(&norm) {
+            y = builder.grouped_norm(&norm, width, y)?;
+        }
+        Ok(builder.linear(self.layer, &[(&format!("{stem}_up"), builder.h.hidden_size)], y)?[0])
     }
 
     /// The experts of each row, [rows, top_k], in layers whose file says which those of a token are.

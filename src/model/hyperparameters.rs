@@ -31,6 +31,7 @@ mod windows;
 use cuelight_shaders::attention::{KvShape, Window};
 use cuelight_shaders::lanes::softplus;
 use cuelight_shaders::layer_state::LayerState;
+use cuelight_shaders::mix_residuals::MOST_KEPT;
 use cuelight_shaders::recurrent::StatePart;
 use cuelight_shaders::stream_gates::MOST_STREAMS as MOST_HYPER_STREAMS;
 use cuelight_shaders::xielu::Xielu;
@@ -85,7 +86,7 @@ pub struct HyperParameters {
     pub logit_scale: Option<f32>,
     /// Values of each layer's own input, for models that have such inputs.
     pub per_layer_input: Option<usize>,
-    /// The residual streams, for models that have several.
+    /// The residual streams, for models that have several, or one next to earlier residuals.
     pub streams: Option<StreamSizes>,
     /// The embeddings of n-grams, for models that have these.
     pub ngrams: Option<NgramSpec>,
@@ -126,7 +127,7 @@ impl HyperParameters {
         let hidden_size = keys.size("embedding_length")?;
         let context_train = keys.size("context_length")?;
         let layers = keys.layer_specs(family, hidden_size, context_tokens.unwrap_or(context_train))?;
-        let (vocab_size, streams) = (vocab_size(checkpoint)?, keys.streams()?);
+        let (vocab_size, streams) = (vocab_size(checkpoint)?, keys.streams(layers.len())?);
         Ok(HyperParameters {
             vocab_size,
             ngrams: keys.ngrams(&layers, vocab_size, streams)?,
@@ -238,11 +239,26 @@ impl Keys<'_> {
         size.map(|size| self.checked_size(key, size as usize)).transpose()
     }
 
-    fn streams(&self) -> Result<Option<StreamSizes>, ModelError> {
-        match self.alternating_streams()? {
+    fn streams(&self, n_layers: usize) -> Result<Option<StreamSizes>, ModelError> {
+        if let Some(streams) = self.alternating_streams()? {
+            return Ok(Some(streams));
+        }
+        match self.kept_residuals(n_layers)? {
             Some(streams) => Ok(Some(streams)),
             None => self.hyper_connected_streams(),
         }
+    }
+
+    fn kept_residuals(&self, n_layers: usize) -> Result<Option<StreamSizes>, ModelError> {
+        const EVERY: &str = "attn_res.block_size";
+        let every = self.checkpoint.optional_u32(&self.name(EVERY))?.filter(|every| *every > 0);
+        let Some(every) = every.map(|every| every as usize) else { return Ok(None) };
+        if n_layers.div_ceil(every) > MOST_KEPT {
+            let expected =
+                format!("at least {}, so that at most {MOST_KEPT} residuals are kept", n_layers.div_ceil(MOST_KEPT));
+            return Err(self.invalid(EVERY, every, expected));
+        }
+        Ok(Some(StreamSizes { count: 1, connections: StreamConnections::Kept { every } }))
     }
 
     fn alternating_streams(&self) -> Result<Option<StreamSizes>, ModelError> {

@@ -53,10 +53,10 @@ impl DrafterSpec {
     }
 }
 
-/// The residual streams of a model that has several.
+/// The residual streams of a model that has several, or one next to earlier residuals.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StreamSizes {
-    /// Streams of each row, at least two.
+    /// Streams of each row.
     pub count: usize,
     /// How layers read and update them.
     pub connections: StreamConnections,
@@ -84,6 +84,12 @@ pub enum StreamConnections {
     Gated {
         /// Values between the two projections that make the gates of values.
         low_rank: usize,
+    },
+    /// There is one. The input of every n-th layer is kept, from the first on, and the stream restarts from the output of this
+    /// layer's mixer. Each half of a layer reads a mean of the stream and of what is kept, by weights of the row.
+    Kept {
+        /// Layers from one whose input is kept to the next.
+        every: usize,
     },
 }
 

@@ -62,7 +62,7 @@ use arch::{EmbeddingNorm, Norms};
 use builder::{BuildError, Builder, RowNorm};
 use hyperparameters::{HyperParameters, POSITIONS};
 use layer::{FeedForwardSpec, MixerSpec};
-use streams::Reading;
+use streams::{Half, Reading};
 
 pub use error::ModelError;
 
@@ -267,7 +267,7 @@ fn build_halves(
     let (sum, mixer_input) = match &spec.mixer {
         MixerSpec::None => (x, x),
         mixer => {
-            let reading = streams::read_half(builder, layer, "hc_attn", x)?;
+            let reading = streams::read_half(builder, layer, Half::Mixer, x)?;
             let normed = given.map_or_else(|| layer_norm(builder, layer, before_mixer, reading.input), Ok)?;
             let mixed = mixer::mix(builder, layer, mixer, normed)?;
             let sum = add_branch(builder, layer, (spec.norms, after_mixer), (reading, mixed))?;
@@ -277,7 +277,7 @@ fn build_halves(
     match &spec.feed_forward {
         FeedForwardSpec::None => Ok(sum),
         feed_forward => {
-            let reading = streams::read_half(builder, layer, "hc_ffn", sum)?;
+            let reading = streams::read_half(builder, layer, Half::FeedForward, sum)?;
             let (residual, normed) = if !spec.is_parallel {
                 (reading.input, layer_norm(builder, layer, before_ffn, reading.input)?)
             } else if before_ffn.is_some_and(|stem| builder.weights.has(&format!("blk.{layer}.{stem}.weight"))) {

@@ -2,17 +2,19 @@
 //!
 //! Between layers the graph has one value with all streams of a row, one after the other: [rows, streams * hidden_size]. Reading
 //! and writing are linear combinations with coefficients of each row
-//! ([`MixStreams`]). A model with one stream needs none.
+//! ([`MixStreams`]). A model with one stream needs none. Earlier residuals, where they are kept, are one more value.
 //!
 //! - `alternating`: a whole layer reads and writes the streams
 //! - `hyper`: each half of a layer does
 //! - `independent`: the same, but streams are not mixed
 //! - `gated`: each half of a layer does, by gates for each value
+//! - `kept`: each half of a layer reads one stream and earlier residuals
 
 mod alternating;
 mod gated;
 mod hyper;
 mod independent;
+mod kept;
 
 use cuelight_shaders::add::Add;
 use cuelight_shaders::mix_streams::MixStreams;
@@ -28,14 +30,52 @@ pub(super) struct Reading {
     residual: ValueId,
     /// The input, [rows, hidden_size].
     pub input: ValueId,
-    /// The coefficients of the update, where a half of a layer mixes the streams.
-    update: Option<ValueId>,
+    /// How the output of a half of a layer joins it.
+    update: Update,
+}
+
+/// How the output of a half of a layer joins the residual.
+#[derive(Clone, Copy)]
+enum Update {
+    /// It is added.
+    Added,
+    /// The streams and the output are mixed by these coefficients.
+    Mixed(ValueId),
+    /// The residual restarts from it.
+    Restart,
 }
 
 impl Reading {
     /// The only stream.
     fn of_one(x: ValueId) -> Self {
-        Reading { residual: x, input: x, update: None }
+        Reading { residual: x, input: x, update: Update::Added }
+    }
+}
+
+/// A half of a layer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Half {
+    /// The mixer.
+    Mixer,
+    /// The feed-forward.
+    FeedForward,
+}
+
+impl Half {
+    /// How the names of the tensors start with which it reads and writes several streams.
+    fn stem(self) -> &'static str {
+        match self {
+            Half::Mixer => "hc_attn",
+            Half::FeedForward => "hc_ffn",
+        }
+    }
+
+    /// The tensor with which it reads earlier residuals.
+    fn scores(self) -> &'static str {
+        match self {
+            Half::Mixer => "attn_res_score.weight",
+            Half::FeedForward => "ffn_res_score.weight",
+        }
     }
 }
 
@@ -48,11 +88,11 @@ pub(super) fn split(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, Bu
         Some(StreamSizes { count, connections: StreamConnections::Alternating { .. } }) => {
             alternating::split(builder, count, x)
         }
+        Some(StreamSizes { connections: StreamConnections::Kept { .. }, .. }) | None => Ok(x),
         // Copies of it.
         Some(StreamSizes { count, .. }) => {
             Ok(builder.graph.push_one(MixStreams::new(1, vec![1.0; count].into())?, &[x])?)
         }
-        None => Ok(x),
     }
 }
 
@@ -64,7 +104,7 @@ pub(super) fn read(builder: &mut Builder<'_>, layer: usize, x: ValueId) -> Resul
     match builder.h.streams {
         Some(StreamSizes { count, connections: StreamConnections::Alternating { active } }) => {
             let [residual, input] = alternating::read(builder, layer, (count, active), x)?;
-            Ok(Reading { residual, input, update: None })
+            Ok(Reading { residual, input, update: Update::Added })
         }
         _ => Ok(Reading::of_one(x)),
     }
@@ -88,28 +128,36 @@ pub(super) fn write(
     }
 }
 
-/// What a half of a layer reads; its tensors for this start with `stem`.
+/// What a half of a layer reads.
 ///
 /// # Errors
 /// As [`split`].
 pub(super) fn read_half(
     builder: &mut Builder<'_>,
     layer: usize,
-    stem: &str,
+    half: Half,
     x: ValueId,
 ) -> Result<Reading, BuildError> {
     match builder.h.streams {
         Some(StreamSizes { count, connections: StreamConnections::Hyper(sizes) }) => {
-            let [input, update] = hyper::read(builder, layer, (count, sizes, stem), x)?;
-            Ok(Reading { residual: x, input, update: Some(update) })
+            let [input, update] = hyper::read(builder, layer, (count, sizes, half.stem()), x)?;
+            Ok(Reading { residual: x, input, update: Update::Mixed(update) })
         }
         Some(StreamSizes { count, connections: StreamConnections::Independent { magnitude, epsilon } }) => {
-            let [input, update] = independent::read(builder, layer, (count, magnitude, epsilon, stem), x)?;
-            Ok(Reading { residual: x, input, update: Some(update) })
+            let [input, update] = independent::read(builder, layer, (count, magnitude, epsilon, half.stem()), x)?;
+            Ok(Reading { residual: x, input, update: Update::Mixed(update) })
         }
         Some(StreamSizes { count, connections: StreamConnections::Gated { low_rank } }) => {
-            let [input, update] = gated::read(builder, layer, (count, low_rank, stem), x)?;
-            Ok(Reading { residual: x, input, update: Some(update) })
+            let [input, update] = gated::read(builder, layer, (count, low_rank, half.stem()), x)?;
+            Ok(Reading { residual: x, input, update: Update::Mixed(update) })
+        }
+        Some(StreamSizes { connections: StreamConnections::Kept { every }, .. }) => {
+            let input = kept::read(builder, &format!("blk.{layer}.{}", half.scores()), x)?;
+            if half == Half::FeedForward || !layer.is_multiple_of(every) {
+                return Ok(Reading { residual: x, input, update: Update::Added });
+            }
+            kept::keep(builder, x)?;
+            Ok(Reading { residual: x, input, update: Update::Restart })
         }
         _ => Ok(Reading::of_one(x)),
     }
@@ -121,12 +169,13 @@ pub(super) fn read_half(
 /// As [`split`].
 pub(super) fn add_half(builder: &mut Builder<'_>, reading: Reading, output: ValueId) -> Result<ValueId, BuildError> {
     match (builder.h.streams, reading.update) {
-        (Some(StreamSizes { count, connections: StreamConnections::Hyper(_) }), Some(update)) => {
+        (Some(StreamSizes { count, connections: StreamConnections::Hyper(_) }), Update::Mixed(update)) => {
             hyper::write(builder, count, [reading.residual, update, output])
         }
-        (Some(StreamSizes { count, .. }), Some(update)) => {
+        (Some(StreamSizes { count, .. }), Update::Mixed(update)) => {
             gated::write(builder, count, [reading.residual, update, output])
         }
+        (_, Update::Restart) => Ok(output),
         _ => Ok(builder.graph.push_one(Add, &[reading.residual, output])?),
     }
 }
@@ -159,7 +208,7 @@ pub(super) fn add_to_others(builder: &mut Builder<'_>, [x, y]: [ValueId; 2]) -> 
     Ok(builder.graph.push_one(Add, &[x, added])?)
 }
 
-/// One stream of the residual of the last layer.
+/// One stream of the residual of the last layer, or its mean with earlier residuals.
 ///
 /// # Errors
 /// As [`split`].
@@ -176,6 +225,9 @@ pub(super) fn merge(builder: &mut Builder<'_>, x: ValueId) -> Result<ValueId, Bu
         }
         Some(StreamSizes { count, connections: StreamConnections::Gated { low_rank } }) => {
             gated::merge(builder, (count, low_rank), x)
+        }
+        Some(StreamSizes { connections: StreamConnections::Kept { .. }, .. }) => {
+            kept::read(builder, "output_res_score.weight", x)
         }
         None => Ok(x),
     }

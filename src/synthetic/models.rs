@@ -2,11 +2,11 @@
 
 use super::series::{
     DEEPSEEK_4_FLASH_KEYS, DEEPSEEK_4_FLASH_LAYERS, GEMMA_2, GEMMA_3, GEMMA_4, GEMMA_4_KEYS, GLM_5_FLASH_KEYS,
-    GLM_5_FLASH_LAYERS, GPT_OSS, HUNYUAN_4_FEED_FORWARDS, HUNYUAN_4_KEYS, HUNYUAN_4_LAYERS, LFM_2, LFM_2_LAYERS,
-    LFM_2_MOE_LAYERS, LFM_3_LAYERS, LING_3_KEYS, LING_3_LAYERS, LLAMA_3, MINIMAX_3_KEYS, MINIMAX_3_LAYERS,
-    NEMOTRON_2_LAYERS, NEMOTRON_3_LAYERS, NEMOTRON_3_TENSORS, NEMOTRON_H, QUERY_KEY_VALUE_BIASES, QWEN_2, QWEN_3,
-    QWEN_3_5, QWEN_3_8_FLASH_KEYS, QWEN_3_8_FLASH_NGRAMS, QWEN_3_MOE, SMOLLM_2, StateSpace, delta_keys, granite_4_keys,
-    nemotron_keys, state_space_tensors,
+    GLM_5_FLASH_LAYERS, GPT_OSS, HUNYUAN_4_FEED_FORWARDS, HUNYUAN_4_KEYS, HUNYUAN_4_LAYERS, KIMI_3_EXPERTS,
+    KIMI_3_KEYS, KIMI_3_LAYERS, LFM_2, LFM_2_LAYERS, LFM_2_MOE_LAYERS, LFM_3_LAYERS, LING_3_KEYS, LING_3_LAYERS,
+    LLAMA_3, MINIMAX_3_KEYS, MINIMAX_3_LAYERS, NEMOTRON_2_LAYERS, NEMOTRON_3_LAYERS, NEMOTRON_3_TENSORS, NEMOTRON_H,
+    QUERY_KEY_VALUE_BIASES, QWEN_2, QWEN_3, QWEN_3_5, QWEN_3_8_FLASH_KEYS, QWEN_3_8_FLASH_NGRAMS, QWEN_3_MOE, SMOLLM_2,
+    StateSpace, delta_keys, granite_4_keys, nemotron_keys, state_space_tensors,
 };
 use super::shape::{ExpertShape, Key, OptionalTensor, RopeStretch, Shape};
 use super::vocabulary::Vocabulary;
@@ -605,6 +605,37 @@ pub const MODELS: &[Shape] = &[
             OptionalTensor { rows: 128, ..OptionalTensor::of_layers("ssm_f_b.weight", GLM_5_FLASH_LAYERS, 'k') },
             OptionalTensor { rows: 128, ..OptionalTensor::of_layers("ssm_g_b.weight", GLM_5_FLASH_LAYERS, 'k') },
             OptionalTensor::of_layers("ffn_gate_inp.weight", "dddeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee", 'e'),
+            OptionalTensor::new("exp_probs_b.bias"),
+        ],
+        ..LLAMA_3
+    },
+    // Without the vision tower and what is added to scores to choose experts. The norm and the projection that score residuals are
+    // one vector.
+    Shape {
+        name: "kimi-k3",
+        title: "Kimi K3",
+        architecture: "kimi-k3",
+        parameters: 2_779_483_053_152,
+        n_layers: 93,
+        hidden_size: 7168,
+        intermediate_size: 33792,
+        n_heads: 96,
+        vocab_size: 163_840,
+        vocabulary: Vocabulary::BytePair { pre_tokenizer: "kimi-k2" },
+        context_train: 1_048_576,
+        rms_norm_epsilon: 1e-5,
+        rope_stretch: RopeStretch::None,
+        rotary_dim: Some(64),
+        experts: Some(ExpertShape { count: 896, used: 16, intermediate_size: 3072, shared_size: 6144 }),
+        keys: &KIMI_3_KEYS,
+        optional: &[
+            OptionalTensor::of_layers("ssm_conv1d_q.weight", KIMI_3_LAYERS, 'k'),
+            OptionalTensor { rows: 1536, ..OptionalTensor::of_layers("attn_q_a.weight", KIMI_3_LAYERS, 'l') },
+            OptionalTensor { rows: 128, ..OptionalTensor::of_layers("ssm_f_b.weight", KIMI_3_LAYERS, 'k') },
+            OptionalTensor::of_layers("ssm_g.weight", KIMI_3_LAYERS, 'k'),
+            OptionalTensor::of_layers("ffn_gate_inp.weight", KIMI_3_EXPERTS, 'e'),
+            OptionalTensor::of_layers("ffn_routed_down.weight", KIMI_3_EXPERTS, 'e'),
+            OptionalTensor::of_layers("ffn_routed_norm.weight", KIMI_3_EXPERTS, 'e'),
             OptionalTensor::new("exp_probs_b.bias"),
         ],
         ..LLAMA_3

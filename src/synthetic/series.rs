@@ -221,6 +221,36 @@ pub(super) const GLM_5_FLASH_KEYS: [(&str, Key); 22] = [
     ("swiglu_clamp_shexp", Key::Number(10.0)),
 ];
 
+/// Letters as of [`LING_3_LAYERS`].
+pub(super) const KIMI_3_LAYERS: Letters =
+    "kkklkkklkkklkkklkkklkkklkkklkkklkkklkkklkkklkkklkkklkkklkkklkkklkkklkkklkkklkkklkkklkkklkkkll";
+
+/// `d` is a layer with a dense feed-forward, `e` one with experts.
+pub(super) const KIMI_3_EXPERTS: Letters =
+    "deeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee";
+
+pub(super) const KIMI_3_KEYS: [(&str, Key); 18] = [
+    ("attention.head_count_kv", Key::Sizes(KIMI_3_LAYERS, [('l', 1), ('k', 0)])),
+    ("attention.q_lora_rank", Key::Size(1536)),
+    ("attention.kv_lora_rank", Key::Size(512)),
+    ("attention.key_length", Key::Size(576)),
+    ("attention.value_length", Key::Size(512)),
+    ("attention.key_length_mla", Key::Size(192)),
+    ("attention.value_length_mla", Key::Size(128)),
+    ("attn_res.block_size", Key::Size(12)),
+    ("activation.situ_beta", Key::Number(4.0)),
+    ("activation.situ_linear_beta", Key::Number(25.0)),
+    ("ssm.conv_kernel", Key::Size(4)),
+    ("kda.head_dim", Key::Size(128)),
+    ("kda.gate_lower_bound", Key::Number(-5.0)),
+    ("leading_dense_block_count", Key::Size(1)),
+    ("expert_latent_length", Key::Size(3584)),
+    // The sigmoid.
+    ("expert_gating_func", Key::Size(2)),
+    ("expert_weights_norm", Key::Flag(true)),
+    ("expert_weights_scale", Key::Number(2.827)),
+];
+
 /// `s` is a layer with a window only, `c` one with pools of 4 and an indexer, `h` one with pools of 128.
 pub(super) const DEEPSEEK_4_FLASH_LAYERS: Letters = "sschchchchchchchchchchchchchchchchchchchchc";
 

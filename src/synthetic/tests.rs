@@ -57,6 +57,7 @@ fn shrunk_key(name: &str, key: Key) -> Key {
         }
         ("attention.shared_kv_layers", _) => Key::Size(1),
         ("attention.output_group_count" | "attention.indexer.head_count", _) => Key::Size(2),
+        ("expert_latent_length", _) => Key::Size(256),
         // The heads share the first rows of the table.
         ("ple.head_offsets", Key::Longs(heads)) => Key::Longs(vec![0; heads.len()].leak()),
         ("ple.head_vocab_sizes", Key::Longs(heads)) => Key::Longs(vec![997; heads.len()].leak()),

@@ -24,7 +24,7 @@ NAMES = {
     "deepseek3", "mistral4", "deepseek32", "glm-dsa", "glm5-next", "deepseek4", "glm4-moe-lite", "youtu", "solar-open", "llama4", "granitemoe", "olmo", "phi2", "stablelm", "stablelm-parallel", "command-r",
     "command-r-heads",
     "ernie4_5-moe", "hunyuan-dense", "hunyuan-moe", "chatglm", "jais2", "gptneox", "gptneox-sequential", "falcon", "falcon-40b", "qwen3next",
-    "kimi-linear", "bailingmoe3", "lfm2", "lfm2moe", "lfm3", "granitehybrid", "granitehybrid-moe", "nemotron_h", "nemotron_h_moe-latent",
+    "kimi-linear", "kimi-k3", "kimi-k3-wide", "bailingmoe3", "lfm2", "lfm2moe", "lfm3", "granitehybrid", "granitehybrid-moe", "nemotron_h", "nemotron_h_moe-latent",
     "minimax-m2", "minimax-m3", "minimax-m3-local", "arcee", "starcoder2", "nemotron", "apertus", "laguna", "cohere2moe", "falcon-h1-factors", "qwen2vl",
     "qwen3vl", "qwen3vlmoe", "minicpm", "exaone", "muse-glimmer", "gemma3n", "bloom", "mpt",
     "mpt-limited", "dbrx-small", "internlm2", "bailingmoe", "bailingmoe2", "mamba", "mamba-falcon", "mamba2-groups", "jamba",

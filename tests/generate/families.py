@@ -24,6 +24,7 @@ import distances
 import fused_projections
 import gated_attention
 import hybrids
+import kimi_k3
 import learnt_positions
 import limited_projections
 import ling
@@ -495,6 +496,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     state_spaces.CHECKPOINTS | learnt_positions.CHECKPOINTS | distances.CHECKPOINTS | selective_scans.CHECKPOINTS
     | unequal_heads.CHECKPOINTS | limited_projections.CHECKPOINTS | several_streams.CHECKPOINTS
     | ling.CHECKPOINTS | pooled_attention.CHECKPOINTS | ngrams.CHECKPOINTS | block_attention.CHECKPOINTS
+    | kimi_k3.CHECKPOINTS
 )  # fmt: skip
 
 

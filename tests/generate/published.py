@@ -222,6 +222,51 @@ def glm5_next(model: torch.nn.Module) -> Published:
     return weights, {"model_type": "glm5_next", "text_config": text, "tie_word_embeddings": text["tie_word_embeddings"]}
 
 
+KIMI3_NAMES = {
+    "forget_gate.": "", "self_attn.g_a_proj": "self_attn.g_proj", "model.": "language_model.model.",
+    "lm_head.": "language_model.lm_head.",
+}  # fmt: skip
+KIMI3_SCORES = {"attn_res_score": "self_attention_res", "ffn_res_score": "mlp_res", "output_res_score": "output_attn_res"}
+
+
+def kimi3(model: torch.nn.Module) -> Published:
+    """The text of a model that also sees images: three convolutions, single experts, and scores as a norm and a projection."""
+    weights, text = {}, model.config.to_dict()
+    for name, values in with_single_experts(state_of(model)).items():
+        for old, new in KIMI3_NAMES.items():
+            name = name.replace(old, new, 1)
+        if ".mlp." in name and text["mlp_layer_types"][int(name.split(".")[3])] == "sparse":
+            name = name.replace(".mlp.", ".block_sparse_moe.")
+        if ".block_sparse_moe.experts." in name:
+            name = next(name.replace(old, new) for old, new in MINIMAX3_EXPERTS.items() if old in name)
+        score = next((old for old in KIMI3_SCORES if old in name), None)
+        if score:
+            # Powers of two, so that the product is exact.
+            norm = torch.tensor([0.5, 2.0]).repeat(len(values) // 2)
+            parts = {"norm": norm, "proj": (values / norm)[None]}
+            weights |= {name.replace(score, f"{KIMI3_SCORES[score]}_{kind}"): part for kind, part in parts.items()}
+        elif name.endswith(".conv1d.weight"):
+            parts = zip("qkv", values.chunk(3))
+            weights |= {name.replace("conv1d", f"{kind}_conv1d"): part for kind, part in parts}
+        else:
+            weights[name] = values
+    weights |= {"vision_tower.encoder.final_layernorm.weight": torch.ones(4), "mm_projector.proj.0.bias": torch.ones(4)}
+    numbers = {kind: [layer + 1 for layer, of_layer in enumerate(text["layer_types"]) if of_layer == kind]
+               for kind in ("full_attention", "linear_attention")}  # fmt: skip
+    delta = dict(
+        full_attn_layers=numbers["full_attention"], kda_layers=numbers["linear_attention"],
+        gate_lower_bound=text["linear_lower_bound"], head_dim=text["linear_head_dim"], num_heads=text["linear_num_heads"],
+        short_conv_kernel_size=text["linear_conv_kernel_dim"], use_full_rank_gate=True)  # fmt: skip
+    removed = ("linear_conv_kernel_dim", "linear_head_dim", "linear_num_heads", "linear_lower_bound", "head_dim",
+               "layer_types", "mlp_layer_types", "situ_beta", "situ_linear_beta", "latent_size")  # fmt: skip
+    text = without(text, *removed) | dict(
+        model_type="kimi_linear", hidden_act="situ", linear_attn_config=delta, first_k_dense_replace=1, moe_layer_freq=1,
+        activation_situ_beta=text["situ_beta"], activation_situ_linear_beta=text["situ_linear_beta"] or None,
+        routed_expert_hidden_size=text["latent_size"], latent_moe_use_norm=True, moe_router_activation_func="sigmoid",
+        mla_use_nope=True, mla_use_output_gate=True, num_nextn_predict_layers=0, topk_method="noaux_tc")  # fmt: skip
+    return weights, {"model_type": "kimi_k3", "text_config": text, "tie_word_embeddings": False}
+
+
 # Longer names come first.
 DEEPSEEK4_NAMES = {
     "self_attn.compressor.indexer.scorer.weights_proj": "attn.indexer.weights_proj",
@@ -416,6 +461,8 @@ CHANGES: dict[str, Callable[[torch.nn.Module], Published]] = {
     "qwen3vlmoe": partial(text_of_images, model_type="qwen3_vl_moe"),
     "muse-glimmer": partial(text_of_images, model_type="muse_glimmer"),
     "glm5-next": glm5_next,
+    "kimi-k3": kimi3,
+    "kimi-k3-wide": kimi3,
     "deepseek4": deepseek4,
     "qwen4exp": qwen4exp,
     "hy_v4": hunyuan4,

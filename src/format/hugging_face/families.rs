@@ -740,6 +740,21 @@ pub(super) const FAMILIES: &[Family] = &[
         ..PLAIN
     },
     Family {
+        model_types: &["kimi_linear", "kimi_k3"],
+        architecture: "kimi-k3",
+        activations: &["situ"],
+        names: &[KIMI_3, KIMI_LINEAR, LATENT, MIXTRAL],
+        recurrent_names: KIMI_3_RECURRENT,
+        outside: KIMI_3_OUTSIDE,
+        other_parts: &["mm_projector."],
+        aliases: KIMI_3_ALIASES,
+        defaults: &[("scoring_func", Text("sigmoid"))],
+        requires: KIMI_3_REQUIRES,
+        flag: Some("attn_res_block_size"),
+        lists_recurrent_heads: true,
+        ..PLAIN
+    },
+    Family {
         model_types: &["nemotron_h"],
         architecture: "nemotron_h",
         activations: RELU2,

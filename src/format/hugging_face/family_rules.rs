@@ -531,6 +531,26 @@ pub(super) const KIMI_LINEAR: &[Rule] = &[
     ("block_sparse_moe.shared_experts.down_proj", "ffn_down_shexp", &[]),
 ];
 
+/// Before the rules of Kimi Linear. Earlier residuals are read by the product of a norm's weight and a projection.
+pub(super) const KIMI_3: &[Rule] = &[
+    ("self_attn.g_proj", "attn_gate", &[]),
+    ("self_attention_res_norm.weight", "attn_res_score.weight", &[Op::Factor(0)]),
+    ("self_attention_res_proj.weight", "attn_res_score.weight", &[Op::Factor(1)]),
+    ("mlp_res_norm.weight", "ffn_res_score.weight", &[Op::Factor(0)]),
+    ("mlp_res_proj.weight", "ffn_res_score.weight", &[Op::Factor(1)]),
+    ("block_sparse_moe.routed_expert_down_proj", "ffn_routed_down", &[]),
+    ("block_sparse_moe.routed_expert_norm", "ffn_routed_norm", &[]),
+    ("block_sparse_moe.routed_expert_up_proj", "ffn_routed_up", &[]),
+];
+
+/// The gate of the delta rule has the name of the gate of attention.
+pub(super) const KIMI_3_RECURRENT: &[Rule] = &[("self_attn.g_proj", "ssm_g", &[])];
+
+pub(super) const KIMI_3_OUTSIDE: &[Rule] = &[
+    ("output_attn_res_norm.weight", "output_res_score.weight", &[Op::Factor(0)]),
+    ("output_attn_res_proj.weight", "output_res_score.weight", &[Op::Factor(1)]),
+];
+
 pub(super) const NEMOTRON_H: &[Rule] = &[
     ("norm", "attn_norm", &[]),
     ("mixer.in_proj", "ssm_in", &[]),

@@ -81,6 +81,18 @@ pub(super) const KIMI_LINEAR_ALIASES: &[(&str, &str)] = &[
     ("scoring_func", "moe_router_activation_func"),
 ];
 
+pub(super) const KIMI_3_ALIASES: &[(&str, &str)] = &[
+    ("max_position_embeddings", "model_max_length"),
+    ("linear_conv_kernel_dim", "linear_attn_config.short_conv_kernel_size"),
+    ("linear_head_dim", "linear_attn_config.head_dim"),
+    ("linear_lower_bound", "linear_attn_config.gate_lower_bound"),
+    ("full_attn_layers", "linear_attn_config.full_attn_layers"),
+    ("scoring_func", "moe_router_activation_func"),
+];
+
+pub(super) const KIMI_3_REQUIRES: &[(&str, &[Literal])] =
+    &[("mla_use_nope", &[Bool(true)]), ("mla_use_output_gate", &[Bool(true)])];
+
 pub(super) const GLM5_NEXT_ALIASES: &[(&str, &str)] = &[
     ("linear_conv_kernel_dim", "linear_attn_config.short_conv_kernel_size"),
     ("linear_head_dim", "linear_attn_config.head_dim"),

@@ -47,6 +47,9 @@ const RENAMED: &[(&[&str], &str, Kind)] = &[
     (&["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"], "expert_shared_count", Size),
     (&["first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"], "leading_dense_block_count", Size),
     (&["moe_latent_size"], "moe_latent_size", Size),
+    (&["routed_expert_hidden_size"], "expert_latent_length", Size),
+    (&["activation_situ_beta"], "activation.situ_beta", Float),
+    (&["activation_situ_linear_beta"], "activation.situ_linear_beta", Float),
     (&["moe_intermediate_size"], "expert_feed_forward_length", Size),
     (&["norm_topk_prob", "moe_renormalize", "norm_expert_weight"], "expert_weights_norm", Bool),
     (
@@ -70,6 +73,7 @@ const RENAMED: &[(&[&str], &str, Kind)] = &[
     (&["index_local_blocks"], "attention.indexer.local_blocks", Size),
     (&["index_kpool"], "attention.indexer.kpool", Size),
     (&["index_kpool_always_select_tail"], "attention.indexer.kpool_select_tail", Bool),
+    (&["attn_res_block_size"], "attn_res.block_size", Size),
     (&["hc_mult", "hc_count"], "hyper_connection.count", Size),
     (&["hc_lowrank"], "hyper_connection.low_rank", Size),
     (&["hc_sinkhorn_iters"], "hyper_connection.sinkhorn_iterations", Size),

@@ -1,5 +1,7 @@
 //! Lists of configs with a value for each layer, and sizes that layers of one kind have of their own.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value as Json};
 
 use super::config::{Config, FULL, RECURRENT, WINDOWED};
@@ -32,6 +34,7 @@ pub(super) fn describe(config: &mut Config) -> Result<(), HuggingFaceError> {
         config.set("layer_types", kinds.into());
     }
     add_groups(config)?;
+    add_numbered(config)?;
     let Some(kinds) = config.list("layer_types")? else { return Ok(()) };
     let n_layers = config.u32("num_hidden_layers")?.unwrap_or(u32::MAX) as usize;
     let kinds: Vec<Json> = kinds.iter().take(n_layers).cloned().collect();
@@ -52,6 +55,17 @@ fn add_groups(config: &mut Config) -> Result<(), HuggingFaceError> {
     let (group, whole) = (group.max(1), layers / group.max(1) * group.max(1));
     let attends = |layer: u32| (layer + 1).is_multiple_of(group) || layer >= whole;
     let kinds: Vec<&str> = (0..layers).map(|layer| if attends(layer) { FULL } else { RECURRENT[0] }).collect();
+    config.set("layer_types", kinds.into());
+    Ok(())
+}
+
+/// Adds the kind of each layer to a config that lists those that attend, which are counted from 1.
+fn add_numbered(config: &mut Config) -> Result<(), HuggingFaceError> {
+    let (Some(attending), None) = (config.list("full_attn_layers")?, config.get("layer_types")) else { return Ok(()) };
+    let attending: HashSet<u64> = attending.iter().filter_map(Json::as_u64).collect();
+    let layers = u64::from(config.u32("num_hidden_layers")?.unwrap_or(0).min(MOST_LAYERS));
+    let kinds: Vec<&str> =
+        (1..=layers).map(|layer| if attending.contains(&layer) { FULL } else { RECURRENT[0] }).collect();
     config.set("layer_types", kinds.into());
     Ok(())
 }

@@ -190,7 +190,7 @@ pub(super) enum Fate {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub name: String,
-    /// The expert whose part of the tensor it is.
+    /// The expert whose part of the tensor it is, or the number of the factor.
     pub expert: Option<usize>,
     pub ops: &'static [Op],
 }
@@ -282,7 +282,7 @@ const ENDS: [(&str, &str); 9] = [
     (".output_max", ".output_max"),
 ];
 
-/// The target of a name, the expert and the changes if a rule is for that name.
+/// The target of a name, the expert or the number of the factor, and the changes if a rule is for that name.
 fn applied(&(from, to, ops): &Rule, name: &str) -> Option<(String, Option<usize>, &'static [Op])> {
     if let Some((before, after)) = from.split_once('*') {
         let digits = name.strip_prefix(before)?.strip_suffix(after)?;
@@ -291,7 +291,8 @@ fn applied(&(from, to, ops): &Rule, name: &str) -> Option<(String, Option<usize>
     }
     let end = name.strip_prefix(from)?;
     let (_, end) = ENDS.iter().find(|(stored, _)| *stored == end)?;
-    Some((format!("{to}{end}"), None, ops))
+    let number = ops.iter().find_map(|op| if let Op::Factor(number) = op { Some(*number) } else { None });
+    Some((format!("{to}{end}"), number, ops))
 }
 
 #[cfg(test)]
@@ -386,6 +387,21 @@ mod tests {
             };
             assert_eq!(found[0].name, *expected);
         }
+    }
+
+    #[test]
+    fn two_factors_become_one_tensor() {
+        let family = of_type("kimi_linear", |key| key == "attn_res_block_size").expect("known");
+        for (name, expected, number) in [
+            ("layers.1.mlp_res_norm.weight", "blk.1.ffn_res_score.weight", 0),
+            ("layers.1.self_attention_res_proj.weight", "blk.1.attn_res_score.weight", 1),
+            ("output_attn_res_proj.weight", "output_res_score.weight", 1),
+        ] {
+            let fate = fate(family, alike(2), &format!("language_model.model.{name}"));
+            let Fate::Targets(found) = fate else { panic!("{name}") };
+            assert_eq!((&*found[0].name, found[0].expert), (expected, Some(number)));
+        }
+        assert_eq!(of_type("kimi_linear", |_| false).expect("known").architecture, "kimi-linear");
     }
 
     #[test]

@@ -55,6 +55,8 @@ pub(super) enum Op {
     Numbers,
     /// The values of patches of two frames along the innermost axis, for each color one frame after the other: those of one frame.
     Frame(usize),
+    /// One of the two factors of a tensor, by its number: the tensor is their product, value by value.
+    Factor(usize),
     /// Multiplies the sections of the rows of a state space's input by the factors of the config, if it has some.
     StateFactors,
 }

@@ -89,6 +89,7 @@ fn needed_step(op: Op, shape: &[usize], family: &Family, heads: &HeadCounts) -> 
         Op::Exp => return Some(Step::Exp),
         Op::Softplus => return Some(Step::Softplus),
         Op::Transpose => return Some(Step::Transpose),
+        Op::Factor(_) => return (rows == 2).then_some(Step::Product),
         // These tensors are not changed.
         Op::Numbers => return None,
         Op::StateFactors => return repeated(&heads.state_sections, rows).map(Step::ScaleRows),

@@ -24,7 +24,7 @@ const OUTPUTS: [&str; 3] = ["lm_head.weight", "embed_out.weight", "proj_out.weig
 /// A tensor and its bytes.
 pub(super) type Entry = (TensorInfo, SharedBytes);
 
-/// A tensor of a file that becomes a tensor of the table, or an expert's part of one.
+/// A tensor of a file that becomes a tensor of the table, or an expert's part or a factor of one.
 #[derive(Clone, Copy)]
 struct Source<'a> {
     tensor: &'a Stored<'a>,
@@ -169,7 +169,7 @@ impl Table<'_> {
         self.fault(tensor, HuggingFaceFault::TensorShape { tensor: name, shape })
     }
 
-    /// Checks that there is one source, or one of each expert, all of one shape and type.
+    /// Checks that there is one source, or one of each expert or factor, all of one type and of one shape but for axes of length 1.
     fn check_sources(&self, sources: &[Source<'_>]) -> Result<(), HuggingFaceError> {
         let first = sources[0].tensor;
         if first.shape.contains(&0) {
@@ -185,7 +185,7 @@ impl Table<'_> {
                     let fault = HuggingFaceFault::MissingExpert { tensors: tensor, expert: index };
                     return Err(self.fault(source.tensor, fault));
                 }
-                _ if (&source.tensor.shape, self.format(source.tensor)?) != (&first.shape, self.format(first)?) => {
+                _ if !is_of_shape(source.tensor, first) || self.format(source.tensor)? != self.format(first)? => {
                     return Err(self.wrong_shape(source.tensor));
                 }
                 _ => {}
@@ -210,6 +210,12 @@ impl Table<'_> {
         let (name, dtype) = (tensor.name.clone(), tensor.tensor.dtype.name.to_owned());
         self.fault(tensor, HuggingFaceFault::TensorType { tensor: name, dtype })
     }
+}
+
+/// Whether two tensors have one shape, but for axes of length 1.
+fn is_of_shape(tensor: &Stored<'_>, other: &Stored<'_>) -> bool {
+    let longer = |tensor: &Stored<'_>| tensor.shape.iter().copied().filter(|length| *length > 1).collect::<Vec<_>>();
+    longer(tensor) == longer(other)
 }
 
 /// A tensor of values that are known.

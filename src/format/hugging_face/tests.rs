@@ -317,6 +317,21 @@ fn published_and_saved_configs_of_ling_3_give_the_same_sizes() {
 }
 
 #[test]
+fn layers_that_are_listed_from_1_attend() {
+    let with = |more: Json| {
+        let delta = json!({ "full_attn_layers": [2, 4, 5], "gate_lower_bound": -5.0 });
+        let text = json!({ "model_type": "kimi_linear", "hidden_act": "situ", "kv_lora_rank": 4, "qk_rope_head_dim": 2,
+                           "qk_nope_head_dim": 3, "v_head_dim": 5, "num_hidden_layers": 5, "attn_res_block_size": 12,
+                           "linear_attn_config": delta });
+        with(&json!({ "model_type": "kimi_k3", "text_config": text, "mla_use_output_gate": more }))
+    };
+    let open = open(&with(json!(true)));
+    assert_eq!(open.integers("kimi-k3.attention.head_count_kv").unwrap(), [0, 1, 0, 1, 1]);
+    assert_eq!(open.f32("kimi-k3.kda.gate_lower_bound").unwrap(), -5.0);
+    assert!(error_of(&with(json!(false)), TENSORS).contains("mla_use_output_gate"));
+}
+
+#[test]
 fn sizes_that_families_state_differently_are_found() {
     let cases = [
         (json!({ "model_type": "lfm2", "intermediate_size": 12288, "block_auto_adjust_ff_dim": true }), "8192"),

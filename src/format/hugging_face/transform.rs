@@ -30,6 +30,8 @@ pub(super) enum Step {
     ScaleRows(Vec<f32>),
     /// Divides the values of each row by its length.
     UnitRows,
+    /// Multiplies all indices of the outermost axis with one another, value by value.
+    Product,
 }
 
 /// The values of a tensor.
@@ -66,6 +68,7 @@ pub(super) fn outcome(step: &Step, format: Format, shape: &[usize]) -> Option<(F
             let fits = new.iter().product::<usize>() == shape.iter().product::<usize>();
             (fits && (!has_blocks || new.last() == shape.last())).then(|| (format, new.clone()))
         }
+        Step::Product => shape.split_first().map(|(_, rest)| (Format::F32, rest.to_vec())),
         Step::ScaleRows(factors) => (shape.first() == Some(&factors.len())).then_some((Format::F32, shape)),
         Step::AddOne | Step::NegExp | Step::Exp | Step::Softplus | Step::UnitRows => Some((Format::F32, shape)),
     }
@@ -96,6 +99,7 @@ impl Values<'_> {
             Step::Softplus => self.map(|value| f64::from(value).exp().ln_1p() as f32),
             Step::ScaleRows(factors) => self.scaled(factors),
             Step::UnitRows => self.in_unit_rows(),
+            Step::Product => self.multiplied(),
         };
         Values { format, shape, bytes: bytes.into() }
     }
@@ -166,6 +170,16 @@ impl Values<'_> {
             row.iter_mut().for_each(|value| *value /= length);
         }
         values.into_iter().flat_map(f32::to_le_bytes).collect()
+    }
+
+    fn multiplied(&self) -> Vec<u8> {
+        let values = self.floats();
+        let mut factors = values.chunks(self.shape[1..].iter().product::<usize>().max(1));
+        let mut product = factors.next().unwrap_or_default().to_vec();
+        for factor in factors {
+            product.iter_mut().zip(factor).for_each(|(value, factor)| *value *= factor);
+        }
+        product.into_iter().flat_map(f32::to_le_bytes).collect()
     }
 
     fn map(&self, change: impl Fn(f32) -> f32) -> Vec<u8> {
@@ -245,6 +259,8 @@ mod tests {
         let rows = values(&[2, 2], &[1.0, 2.0, 3.0, 4.0]).apply(&Step::ScaleRows(vec![2.0, 0.5]));
         assert_eq!(rows, values(&[2, 2], &[2.0, 4.0, 1.5, 2.0]));
         assert_eq!(outcome(&Step::ScaleRows(vec![1.0]), Format::F32, &[2]), None);
+        let factors = values(&[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, -6.0]);
+        assert_eq!(factors.apply(&Step::Product), values(&[3], &[4.0, 10.0, -18.0]));
     }
 
     #[test]

@@ -210,7 +210,8 @@ pub enum Residual {
 /// The form of a feed-forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FeedForward {
-    /// Gate and up projections, whose product is activated. Files may hold both in `ffn_up`, the gate first.
+    /// Gate and up projections, whose product is activated. Files may hold both in `ffn_up`, the gate first. The keys
+    /// `activation.situ_beta` and `activation.situ_linear_beta` have the bounds of an activation that has such.
     Gated(Activation),
     /// As [`FeedForward::Gated`], by a function that is applied to the gate alone. The key `hidden_activation` chooses between the
     /// two forms of GELU.

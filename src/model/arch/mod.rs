@@ -57,6 +57,7 @@ mod internlm2;
 mod jais2;
 mod jamba;
 mod jina_bert_v3;
+mod kimi_k3;
 mod kimi_linear;
 mod laguna;
 mod lfm2;
@@ -201,6 +202,7 @@ pub const FAMILIES: &[&Family] = &[
     &qwen35moe::FAMILY,
     &qwen4exp::FAMILY,
     &kimi_linear::FAMILY,
+    &kimi_k3::FAMILY,
     &lfm2::FAMILY,
     &lfm2moe::FAMILY,
     &lfm3::FAMILY,

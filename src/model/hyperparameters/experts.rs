@@ -61,7 +61,7 @@ impl Keys<'_> {
                 Some(width) => width,
                 None => return Err(self.missing("expert_feed_forward_length")),
             },
-            latent_size: self.optional_size("moe_latent_size")?,
+            latent_size: self.optional_size("moe_latent_size")?.or(self.optional_size("expert_latent_length")?),
             form,
             shared_form,
             scoring,

@@ -1,5 +1,7 @@
 //! The layers of a model, from the options of its family and the keys and tensors of its file.
 
+use cuelight_shaders::glu::{Activation, LARGEST_BETA};
+
 use super::keys::Keys;
 use crate::format::gguf::Value;
 use crate::model::arch::{Direction, ExpertPlacement, Family, FeedForward, Mixer, Norms, Residual};
@@ -142,12 +144,30 @@ impl Keys<'_> {
         (0..n_layers).map(of_layer).collect()
     }
 
-    /// The form of feed-forwards: that of the family, with the form of GELU that the file states.
+    /// The form of feed-forwards: that of the family, with the form of GELU or the bounds that the file states.
     fn feed_forward_form(&self, of_family: FeedForward) -> Result<FeedForward, ModelError> {
         const KEY: &str = "hidden_activation";
+        if let FeedForward::Gated(Activation::Situ { .. }) = of_family {
+            return self.situ().map(FeedForward::Gated);
+        }
         let Some(name) = self.checkpoint.optional_str(&self.name(KEY))? else { return Ok(of_family) };
         let expected = "\"gelu\", \"gelu_pytorch_tanh\", \"gelu_new\" or \"gelu_fast\"";
         of_family.with_gelu(name).ok_or_else(|| self.invalid(KEY, format!("{name:?}"), expected))
+    }
+
+    /// The activation with the bounds of the file.
+    fn situ(&self) -> Result<Activation, ModelError> {
+        const GATE: &str = "activation.situ_beta";
+        const OTHER: &str = "activation.situ_linear_beta";
+        let whole = |key: &str, value: f32| match value as u16 {
+            whole if f32::from(whole) == value && (1..=LARGEST_BETA).contains(&whole) => Ok(whole),
+            _ => Err(self.invalid(key, value, format!("a whole number from 1 to {LARGEST_BETA}"))),
+        };
+        let linear = self.checkpoint.optional_f32(&self.name(OTHER))?.filter(|bound| *bound > 0.0);
+        Ok(Activation::Situ {
+            beta: whole(GATE, self.checkpoint.f32(&self.name(GATE))?)?,
+            linear: linear.map_or(Ok(0), |bound| whole(OTHER, bound))?,
+        })
     }
 
     /// The experts of a layer that has a router.

@@ -803,6 +803,46 @@ fn streams_and_cutoffs_are_those_of_the_keys() {
     assert_refused("gemma3n", &[short], &["activation_sparsity_scale", "4 layers"]);
 }
 
+/// The keys of latent attention, of bounded activations, and of earlier residuals, some replaced by `changes`.
+fn kept(changes: &[(&'static str, Stored)]) -> Vec<(&'static str, Stored)> {
+    let mut keys = latent();
+    keys.extend([
+        ("attn_res.block_size", Size(3)),
+        ("activation.situ_beta", Number(4.0)),
+        ("activation.situ_linear_beta", Number(25.0)),
+        ("expert_count", Size(8)),
+        ("expert_used_count", Size(2)),
+        ("expert_latent_length", Size(20)),
+    ]);
+    keys.retain(|(key, _)| changes.iter().all(|(other, _)| other != key));
+    keys.extend(changes.iter().cloned());
+    keys
+}
+
+#[test]
+fn residuals_are_kept_and_activations_bounded_by_the_keys() {
+    let h = read("kimi-k3", &kept(&[])).unwrap();
+    assert_eq!(h.streams, Some(StreamSizes { count: 1, connections: StreamConnections::Kept { every: 3 } }));
+    let form = FeedForward::Gated(Activation::Situ { beta: 4, linear: 25 });
+    let sizes = experts(&h);
+    assert_eq!((sizes.form, sizes.shared_form, sizes.latent_size), (form, form, Some(20)));
+    assert!(h.each(|attention| attention.rope.is_none()).into_iter().all(|is_unrotated| is_unrotated));
+    for unbounded in [Number(0.0), Number(-1.0), Absent] {
+        let h = read("kimi-k3", &kept(&[("activation.situ_linear_beta", unbounded)])).unwrap();
+        assert_eq!(experts(&h).form, FeedForward::Gated(Activation::Situ { beta: 4, linear: 0 }));
+    }
+    assert_eq!(read("kimi-k3", &kept(&[("attn_res.block_size", Size(0))])).unwrap().streams, None);
+    for (key, value, expected) in [
+        ("activation.situ_beta", Number(0.5), "a whole number from 1 to 4095"),
+        ("activation.situ_beta", Absent, "lacks the key"),
+        ("activation.situ_linear_beta", Number(4096.0), "a whole number from 1 to 4095"),
+    ] {
+        assert_refused("kimi-k3", &kept(&[(key, value)]), &[key, expected]);
+    }
+    let deep = [("block_count", Size(256)), ("attn_res.block_size", Size(2))];
+    assert_refused("kimi-k3", &kept(&deep), &["attn_res.block_size\" is 2", "at least 3", "at most 127"]);
+}
+
 #[test]
 fn models_may_have_no_heads_where_no_layer_attends() {
     let keys = [

@@ -26,7 +26,9 @@ pub(super) fn key_delta(
     let [_, state] = sizes.state_parts(layer);
     let mixed = convolved(builder, layer, sizes, x)?;
     let heads = shape.value_heads;
-    let [decay, gate] = [["ssm_f_a", "ssm_f_b"], ["ssm_g_a", "ssm_g_b"]];
+    let decay = ["ssm_f_a", "ssm_f_b"];
+    // The gate's only projection has another name in some files.
+    let gate = [if builder.weights.has(&name("ssm_g.weight")) { "ssm_g" } else { "ssm_g_a" }, "ssm_g_b"];
     let [first_of_decay, first_of_gate] =
         [decay, gate].map(|stems| (stems[0], first_width(builder, layer, sizes, stems)));
     let projected = builder.linear(layer, &[first_of_decay, first_of_gate, ("ssm_beta", heads)], x)?;
