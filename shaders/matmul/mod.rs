@@ -176,6 +176,36 @@ impl<'a> Task<'a> {
             (Ok(output), Ok(sums)) => *output = *sums,
             _ => output.copy_from_slice(sums),
         }
+        if !self.is_plain() {
+            self.scale_and_add(first, output);
+        }
+    }
+
+    /// [`Task::finish`] for consecutive rows, from output `first` on. The sums are those of whole strips; those past the last
+    /// output are not written.
+    #[inline(always)]
+    fn finish_rows(&self, rows: Range<usize>, first: usize, sums: &[[f32; TASK_OUTPUTS]]) {
+        let outputs = TASK_OUTPUTS.min(self.outputs.end - first);
+        if outputs < TASK_OUTPUTS || !self.is_plain() {
+            return rows.zip(sums).for_each(|(row, sums)| self.finish(row, first, &sums[..outputs]));
+        }
+        assert!(self.outputs.start <= first);
+        for (row, sums) in rows.zip(sums) {
+            // SAFETY: as in `finish`.
+            let output = unsafe { self.output.slice(row * self.weight.rows + first, TASK_OUTPUTS) };
+            output.copy_from_slice(sums);
+        }
+    }
+
+    /// Whether sums are the results.
+    #[inline(always)]
+    fn is_plain(&self) -> bool {
+        self.factor == 1.0 && self.bias.is_none()
+    }
+
+    /// Multiplies the sums of outputs from `first` on by the factor, and adds the bias.
+    #[inline(never)]
+    fn scale_and_add(&self, first: usize, output: &mut [f32]) {
         if self.factor != 1.0 {
             output.iter_mut().for_each(|output| *output *= self.factor);
         }

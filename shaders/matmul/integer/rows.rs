@@ -85,9 +85,7 @@ unsafe fn run_few<R: Registers, F: BlockFormat>(task: &Task<'_>, rows: Range<usi
                     tile::multiply::<R, F>(packed.strip(first), lane, panel, task.tuning.prefetch_ahead, &mut results);
                 }
             }
-            for (row, results) in results[..panel.rows].iter().enumerate() {
-                task.finish(panel_row + row, first, &results[..outputs]);
-            }
+            task.finish_rows(panel_row..panel_row + panel.rows, first, &results);
         }
     }
 }

@@ -63,9 +63,7 @@ pub(super) unsafe fn run_rows<R: Registers, F: BlockFormat>(task: &Task<'_>, row
                 }
             }
         }
-        for (row, sums) in rows.clone().zip(&*sums) {
-            task.finish(row, first, &sums[..outputs]);
-        }
+        task.finish_rows(rows.clone(), first, sums);
     }
 }
 
