@@ -9,7 +9,7 @@ use super::family::{
 
 pub(super) const FAMILY: Family = Family {
     architecture: "hy_v4",
-    models: "Hunyuan 4",
+    models: "Hunyuan 4 (Hy4)",
     mixer: Mixer::SelectiveLatentAttention(RopePairs::Interleaved),
     attention: AttentionSpec {
         rope_pairs: RopePairs::Interleaved,
