@@ -82,6 +82,7 @@ impl fmt::Display for MixerSpec {
             }
             MixerSpec::StateSpace(space) => write!(f, "{space}"),
             MixerSpec::AttentionNextToStateSpace(attention, space) => write!(f, "{attention}; {space}"),
+            MixerSpec::Matrix => f.write_str("one matrix"),
             MixerSpec::None => f.write_str("no mixer"),
         }
     }

@@ -125,6 +125,8 @@ pub enum MixerSpec {
     StateSpace(SpaceLayer),
     /// Attention and a state space read the same rows, and their outputs are added.
     AttentionNextToStateSpace(AttentionLayer, SpaceLayer),
+    /// One matrix, so that rows do not exchange information.
+    Matrix,
     /// The layer has no mixer.
     None,
 }
@@ -154,6 +156,7 @@ impl MixerSpec {
             | MixerSpec::ShortConv(_)
             | MixerSpec::SelectiveScan(_)
             | MixerSpec::StateSpace(_)
+            | MixerSpec::Matrix
             | MixerSpec::None => None,
         }
     }
@@ -182,7 +185,7 @@ impl MixerSpec {
             MixerSpec::AttentionNextToStateSpace(attention, space) => {
                 LayerState { kv: attention.kv_shape(), ..LayerState::recurrent(len_of(&space.state_parts(0))) }
             }
-            MixerSpec::None => LayerState::NONE,
+            MixerSpec::Matrix | MixerSpec::None => LayerState::NONE,
         }
     }
 }

@@ -56,6 +56,7 @@ pub fn mix(builder: &mut Builder<'_>, layer: usize, spec: &MixerSpec, x: ValueId
             let recalled = state_space::state_space(builder, layer, sizes, x)?;
             Ok(builder.graph.push_one(Add, &[attended, recalled])?)
         }
+        MixerSpec::Matrix => Ok(builder.linear(layer, &[("attn_output", builder.h.hidden_size)], x)?[0]),
         MixerSpec::None => Ok(x),
     }
 }

@@ -318,7 +318,7 @@ fn add_branch(
 /// The tensors of the norms before and after the mixer, and before and after the feed-forward.
 fn norm_names(norms: Norms) -> [Option<&'static str>; 4] {
     match norms {
-        Norms::Before => [Some("attn_norm"), None, Some("ffn_norm"), None],
+        Norms::Before | Norms::BeforeEitherHalf => [Some("attn_norm"), None, Some("ffn_norm"), None],
         Norms::BeforeButFirstMixer => [None, None, Some("ffn_norm"), None],
         Norms::BeforeButNamedAfter => [Some("attn_norm"), None, Some("post_attention_norm"), None],
         Norms::BeforeButNamedOutput => [Some("attn_norm"), None, Some("attn_output_norm"), None],

@@ -28,7 +28,7 @@ NAMES = {
     "minimax-m2", "minimax-m3", "minimax-m3-local", "arcee", "starcoder2", "nemotron", "apertus", "laguna", "cohere2moe", "falcon-h1-factors", "qwen2vl",
     "qwen3vl", "qwen3vlmoe", "minicpm", "exaone", "muse-glimmer", "gemma3n", "bloom", "mpt",
     "mpt-limited", "dbrx-small", "internlm2", "bailingmoe", "bailingmoe2", "mamba", "mamba-falcon", "mamba2-groups", "jamba",
-    "mimo2", "step35", "baichuan", "chatglm3", "qwen4exp",
+    "mimo2", "deci", "step35", "baichuan", "chatglm3", "qwen4exp",
 }  # fmt: skip
 KEPT = {"config.json", "model.safetensors.index.json"}
 

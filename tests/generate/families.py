@@ -31,6 +31,7 @@ import ling
 import llama_likes
 import ngrams
 import oracle
+import own_layers
 import parts
 import pooled_attention
 import selective_scans
@@ -494,7 +495,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         MIXED_Q4_K | {"ffn_gate_inp": Format.F32, "ffn_down_exps": Format.Q6_K}),
 } | llama_likes.CHECKPOINTS | fused_projections.CHECKPOINTS | gated_attention.CHECKPOINTS | hybrids.CHECKPOINTS | (
     state_spaces.CHECKPOINTS | learnt_positions.CHECKPOINTS | distances.CHECKPOINTS | selective_scans.CHECKPOINTS
-    | unequal_heads.CHECKPOINTS | limited_projections.CHECKPOINTS | several_streams.CHECKPOINTS
+    | own_layers.CHECKPOINTS | unequal_heads.CHECKPOINTS | limited_projections.CHECKPOINTS | several_streams.CHECKPOINTS
     | ling.CHECKPOINTS | pooled_attention.CHECKPOINTS | ngrams.CHECKPOINTS | block_attention.CHECKPOINTS
     | kimi_k3.CHECKPOINTS
 )  # fmt: skip
@@ -742,8 +743,14 @@ def layout_of(key: str, family: Family, config) -> Layout:
     if family.rotates_neighbours and "q_proj" in key:
         return interleaved_rotation(config.num_attention_heads)
     if family.rotates_neighbours and "k_proj" in key:
-        return interleaved_rotation(config.num_key_value_heads)
+        return interleaved_rotation(kv_heads(config, key))
     return AS_IS
+
+
+def kv_heads(config, key: str) -> int:
+    """The heads of keys in the layer of a weight."""
+    of_layers = getattr(config, "kv_heads_of_layers", None)
+    return of_layers[int(re.search(r"layers\.(\d+)\.", key)[1])] if of_layers else config.num_key_value_heads
 
 
 def add_factor(writer: gguf.GGUFWriter, stored_name: str, format: Format) -> np.float32:

@@ -37,6 +37,7 @@ pub(super) const FAMILIES: &[Family] = &[
         ..PLAIN
     },
     Family { model_types: &["ministral3"], architecture: "mistral3", names: &[ROTARY], ..PLAIN },
+    Family { model_types: &["nemotron-nas"], architecture: "deci", names: &[DECI], ..PLAIN },
     Family { model_types: &["mixtral"], architecture: "llama", names: &[ROTARY, MIXTRAL], ..PLAIN },
     Family { model_types: &["qwen2"], architecture: "qwen2", nested_defaults: QWEN2_NESTED, ..PLAIN },
     Family { model_types: &["qwen2_moe"], architecture: "qwen2moe", ..PLAIN },

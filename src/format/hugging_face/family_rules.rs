@@ -164,6 +164,13 @@ pub(super) const NOMIC_BERT: &[Rule] = &[
     ("norm2", "layer_output_norm", &[]),
 ];
 
+/// Heads of keys whose number differs between layers, and the matrix in place of attention.
+pub(super) const DECI: &[Rule] = &[
+    ("self_attn.q_proj", "attn_q", &[Op::RotaryRows(Heads::Query)]),
+    ("self_attn.k_proj", "attn_k", &[Op::RotaryRows(Heads::OfLength)]),
+    ("self_attn.linear_attn", "attn_output", &[]),
+];
+
 /// The layers of Jina Embeddings 3.
 pub(super) const JINA_3: &[Rule] = &[
     ("mixer.Wqkv", "attn_qkv", &[]),

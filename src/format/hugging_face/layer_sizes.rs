@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
 use super::config::{Config, FULL, RECURRENT, WINDOWED};
 use super::error::HuggingFaceError;
@@ -35,6 +35,7 @@ pub(super) fn describe(config: &mut Config) -> Result<(), HuggingFaceError> {
     }
     add_groups(config)?;
     add_numbered(config)?;
+    add_blocks(config)?;
     let Some(kinds) = config.list("layer_types")? else { return Ok(()) };
     let n_layers = config.u32("num_hidden_layers")?.unwrap_or(u32::MAX) as usize;
     let kinds: Vec<Json> = kinds.iter().take(n_layers).cloned().collect();
@@ -68,6 +69,42 @@ fn add_numbered(config: &mut Config) -> Result<(), HuggingFaceError> {
         (1..=layers).map(|layer| if attending.contains(&layer) { FULL } else { RECURRENT[0] }).collect();
     config.set("layer_types", kinds.into());
     Ok(())
+}
+
+/// Adds the sizes of each layer to a config that lists them by how many query heads share one of keys, and by how much wider
+/// feed-forwards are than usual.
+fn add_blocks(config: &mut Config) -> Result<(), HuggingFaceError> {
+    const KEY: &str = "block_configs";
+    let Some(blocks) = config.list(KEY)?.cloned() else { return Ok(()) };
+    let [heads, hidden] = ["num_attention_heads", "hidden_size"].map(|key| config.u32(key));
+    let (Some(heads), Some(hidden)) = (heads?, hidden?) else { return Ok(()) };
+    let mut sizes = Map::new();
+    let mut widths = Vec::new();
+    for (layer, block) in blocks.iter().enumerate() {
+        let (attention, feed_forward) = (&block["attention"], &block["ffn"]);
+        if feed_forward["replace_with_linear"] == true {
+            return Err(config.wrong(&format!("{KEY}.{layer}.ffn.replace_with_linear"), true, "false"));
+        }
+        let shared = attention["n_heads_in_group"].as_u64().filter(|shared| *shared > 0);
+        let kv_heads = shared.map_or(0, |shared| u64::from(heads) / shared);
+        let attends = shared.is_some() || attention["replace_with_linear"] == true;
+        let query_heads = if attends { heads } else { 0 };
+        let own = json!({ "num_attention_heads": query_heads, "num_key_value_heads": kv_heads });
+        sizes.insert(layer.to_string(), own);
+        widths.push(feed_forward["ffn_mult"].as_f64().map_or(0, |factor| wider(hidden, factor)));
+    }
+    config.set("layer_types", vec![FULL; blocks.len()].into());
+    config.set("per_layer_config", sizes.into());
+    let are_equal = widths.windows(2).all(|pair| pair[0] == pair[1]);
+    config.set("intermediate_size", if are_equal { widths.first().copied().into() } else { widths.into() });
+    Ok(())
+}
+
+/// The width of a feed-forward that is this factor wider than the model, as for one without a gate.
+fn wider(hidden: u32, factor: f64) -> u64 {
+    const MULTIPLE: u64 = 256;
+    let width = (2.0 * factor * f64::from(hidden) / 3.0).min(f64::from(u32::MAX)) as u64;
+    width.next_multiple_of(MULTIPLE)
 }
 
 /// Whether each layer is recurrent, where the config lists their kinds.

@@ -125,4 +125,6 @@ pub(super) enum Heads {
     Query,
     /// Those of keys.
     Key,
+    /// As many as fit into the rows, where layers have different numbers.
+    OfLength,
 }

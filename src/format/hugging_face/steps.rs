@@ -15,6 +15,8 @@ pub struct HeadCounts {
     pub query: usize,
     /// Heads of keys.
     pub key: usize,
+    /// The length of a head.
+    pub length: usize,
     /// Heads of keys and values of the gated delta rule, and the length of those of keys.
     pub delta: [usize; 3],
     /// The rotated values of a head whose pairs are divided among the positions of images.
@@ -36,12 +38,22 @@ pub struct HeadCounts {
 }
 
 impl HeadCounts {
+    /// The number of these heads, in a tensor with this many rows; `None` for heads without a length.
+    fn count(&self, of: Heads, rows: usize) -> Option<usize> {
+        match of {
+            Heads::Query => Some(self.query),
+            Heads::Key => Some(self.key),
+            Heads::OfLength => rows.checked_div(self.length),
+        }
+    }
+
     pub(super) fn read(config: &Config) -> Result<Self, HuggingFaceError> {
         let size = |key: &str| config.u32(key).map(|size| size.unwrap_or(0) as usize);
         let query = config.size("num_attention_heads")?;
         Ok(HeadCounts {
             query,
             key: config.u32("num_key_value_heads")?.map_or(query, |heads| heads as usize),
+            length: config.head_dim().unwrap_or_default(),
             delta: [size("linear_num_key_heads")?, size("linear_num_value_heads")?, size("linear_key_head_dim")?],
             rotated: rope::sectioned_length(config)?,
             delta_value: size("linear_value_head_dim")?,
@@ -123,11 +135,8 @@ fn needed_step(op: Op, shape: &[usize], family: &Family, heads: &HeadCounts) -> 
             let of_color = |part: usize| part * length..(part + 1) * length;
             (axis, (frame..PARTS).step_by(2).flat_map(of_color).collect())
         }
-        Op::RotaryRows(of) => (0, rotary_rows(rows, if of == Heads::Query { heads.query } else { heads.key })?),
-        Op::RotatedHalves(of) => {
-            let count = if of == Heads::Query { heads.query } else { heads.key };
-            (0, rows_in_halves(rows, count, heads.rotated)?)
-        }
+        Op::RotaryRows(of) => (0, rotary_rows(rows, heads.count(of, rows)?)?),
+        Op::RotatedHalves(of) => (0, rows_in_halves(rows, heads.count(of, rows)?, heads.rotated)?),
         Op::Ungroup { groups, first, end } => (0, of_groups(groups, rows, [first, end], heads)?),
         Op::ValueHeads { axis, after_keys } => {
             let [keys, values, key_dim] = heads.delta;

@@ -381,6 +381,17 @@ fn sizes_of_layers_follow_from_their_kinds() {
     assert_eq!(heads.map(|key| directory.integers(&key).unwrap()), [[2, 4], [2, 1]]);
     assert_eq!(directory.bools("step35.attention.sliding_window_pattern").unwrap(), [false, true]);
     assert_eq!(directory.floats("step35.swiglu_clamp_exp").unwrap(), [0.0, 7.0, 0.0]);
+    let block = |group: Json, factor: Json, linear: bool| json!({ "attention": { "n_heads_in_group": group, "replace_with_linear": linear }, "ffn": { "ffn_mult": factor } });
+    let mut nas = json!({ "model_type": "nemotron-nas", "num_hidden_layers": 3, "num_attention_heads": 2,
+        "block_configs": [block(json!(2), json!(96.5), false), block(Json::Null, json!(1.0), true),
+                          block(Json::Null, Json::Null, false)] });
+    let directory = open(&with(&nas));
+    let sizes = ["attention.head_count", "attention.head_count_kv", "feed_forward_length"];
+    let sizes = sizes.map(|key| directory.integers(&format!("deci.{key}")).unwrap());
+    assert_eq!(sizes, [[2, 2, 0], [1, 0, 0], [768, 256, 0]]);
+    nas["block_configs"][1]["ffn"]["replace_with_linear"] = json!(true);
+    let error = error_of(&with(&nas), TENSORS);
+    assert!(error.contains("block_configs.1.ffn.replace_with_linear\" is true, but must be false"), "{error}");
     let mut third = step.clone();
     third["partial_rotary_factors"] = json!([0.25, 1.0, 1.0]);
     assert!(error_of(&with(&third), TENSORS).contains("key \"partial_rotary_factor\" is 0.25, but must be 0.5"));

@@ -190,8 +190,19 @@ pub enum Norms {
     /// Before the mixer or the feed-forward: a layer has only one of them. Files give it 0 heads of keys and a feed-forward of
     /// length 0 where it has none.
     BeforeOnlyHalf,
+    /// As [`Norms::Before`]. A layer may lack the mixer or the feed-forward, or both. Files give it 0 heads of keys and a feed-forward
+    /// of length 0 where it has none.
+    BeforeEitherHalf,
     /// None but those of the residual streams.
     InStreams,
+}
+
+impl Norms {
+    /// Whether a layer may lack the mixer or the feed-forward.
+    #[must_use]
+    pub fn may_lack_halves(self) -> bool {
+        matches!(self, Norms::BeforeOnlyHalf | Norms::BeforeEitherHalf)
+    }
 }
 
 /// What the feed-forward reads.

@@ -17,6 +17,7 @@ mod cohere2;
 mod cohere2moe;
 mod command_r;
 mod dbrx;
+mod deci;
 mod deepseek2;
 mod deepseek32;
 mod deepseek4;
@@ -213,6 +214,7 @@ pub const FAMILIES: &[&Family] = &[
     &falcon_h1::FAMILY,
     &nemotron_h::FAMILY,
     &nemotron_h_moe::FAMILY,
+    &deci::FAMILY,
     &whisper::FAMILY,
     &bert::FAMILY,
     &nomic_bert::FAMILY,

@@ -100,8 +100,9 @@ impl Keys<'_> {
 
     /// The mixer of a layer without a convolution and without heads of keys.
     fn no_mixer(&self, family: &Family, layer: usize) -> Result<MixerSpec, ModelError> {
-        if family.norms == Norms::BeforeOnlyHalf {
-            return Ok(MixerSpec::None);
+        if family.norms.may_lack_halves() {
+            let is_matrix = self.has_tensor(layer, "attn_output.weight");
+            return Ok(if is_matrix { MixerSpec::Matrix } else { MixerSpec::None });
         }
         let expected = format!("above 0 for layer {layer}, which has no convolution");
         Err(self.invalid("attention.head_count_kv", 0, expected))
@@ -109,7 +110,7 @@ impl Keys<'_> {
 
     /// The feed-forward of each layer: experts where the layer has a router, else a dense one.
     fn feed_forwards(&self, family: &Family, n_layers: usize) -> Result<Vec<FeedForwardSpec>, ModelError> {
-        let widths = if family.norms == Norms::BeforeOnlyHalf {
+        let widths = if family.norms.may_lack_halves() {
             self.size_or_none_of_layers("feed_forward_length", n_layers)?
         } else {
             self.size_of_layers("feed_forward_length", n_layers)?

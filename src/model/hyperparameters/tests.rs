@@ -858,6 +858,24 @@ fn models_may_have_no_heads_where_no_layer_attends() {
 }
 
 #[test]
+fn layers_may_lack_a_half_or_both() {
+    let keys = [
+        ("attention.head_count", Sizes(vec![4, 0, 4, 0])),
+        ("attention.head_count_kv", Sizes(vec![2, 0, 1, 0])),
+        ("attention.key_length", Size(16)),
+        ("feed_forward_length", Sizes(vec![64, 32, 0, 0])),
+    ];
+    let h = read("deci", &keys).unwrap();
+    let halves = |layer: &LayerSpec| (layer.mixer != MixerSpec::None, layer.feed_forward != FeedForwardSpec::None);
+    assert_eq!(
+        h.layers.iter().map(halves).collect::<Vec<_>>(),
+        [(true, true), (false, true), (true, false), (false, false)]
+    );
+    assert_eq!([0, 2].map(|layer| h.attention(layer).heads.n_kv_heads), [2, 1]);
+    assert_refused("llama", &keys, &["attention.head_count_kv\" is 0", "above 0 for layer 1"]);
+}
+
+#[test]
 fn values_may_be_shorter_than_keys_and_patterns_may_have_numbers() {
     let keys = [
         ("attention.value_length", Size(16)),
