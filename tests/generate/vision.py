@@ -176,25 +176,24 @@ def internvl_changes(config: dict) -> None:
     config["max_dynamic_patch"] = 4
 
 
-def qwen2_changes(config: dict) -> None:
-    """The layout of the published models, which have the values of the language model next to the others."""
+def move_text_out(config: dict, rope_type: str) -> None:
+    """The layout of published models that have the values of the language model next to the others."""
     text = config.pop("text_config")
     rope_parameters = text.pop("rope_parameters")
     config.update({key: value for key, value in text.items() if key != "model_type"})
     config["rope_theta"] = rope_parameters["rope_theta"]
-    config["rope_scaling"] = dict(type="mrope", mrope_section=rope_parameters["mrope_section"])
+    config["rope_scaling"] = dict(type=rope_type, mrope_section=rope_parameters["mrope_section"])
+
+
+def qwen2_changes(config: dict) -> None:
+    move_text_out(config, "mrope")
     for key in ("rope_parameters", "hidden_act"):
         del config["vision_config"][key]
     config["vision_config"]["in_chans"] = config["vision_config"].pop("in_channels")
 
 
 def paddleocr_changes(config: dict) -> None:
-    """The layout of the published models, which have the values of the language model next to the others."""
-    text = config.pop("text_config")
-    rope_parameters = text.pop("rope_parameters")
-    config.update({key: value for key, value in text.items() if key != "model_type"})
-    config["rope_theta"] = rope_parameters["rope_theta"]
-    config["rope_scaling"] = dict(type="default", mrope_section=rope_parameters["mrope_section"])
+    move_text_out(config, "default")
     config["vision_config"]["architectures"] = ["PaddleOCRVisionModel"]
 
 

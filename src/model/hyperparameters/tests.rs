@@ -632,6 +632,10 @@ fn queries_grow_with_their_position_where_the_file_has_a_strength() {
     let h = read("mistral3", &[strength.clone(), original]).unwrap();
     assert_eq!(h.attention(3).position_scale, Some(PositionScale { step: 2048, strength: 0.1, first: 0 }));
     assert_eq!(read("mistral3", &[]).unwrap().attention(0).position_scale, None);
+    // Mistral Large 3, whose files have the step.
+    let step = ("attention.temperature_length", Size(8192));
+    let h = read("deepseek2", &[latent(), vec![strength.clone(), step]].concat()).unwrap();
+    assert_eq!(h.attention(0).position_scale, Some(PositionScale { step: 8192, strength: 0.1, first: 0 }));
     assert_refused("mistral3", &[strength], &["rope.scaling.original_context_length"]);
 }
 
